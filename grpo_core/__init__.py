@@ -1,0 +1,1 @@
+"""The algorithm of GRPO rounds: pure library code, importable without Prefect and MLflow."""

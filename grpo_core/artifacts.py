@@ -1,0 +1,278 @@
+"""Artifacts: what a stage leaves on disk, immutable, with a manifest that is written last.
+
+An artifact whose manifest is missing, whose fingerprint differs or whose bytes do not match does not exist. The
+fingerprint is a hash of all that the stage depends on: its name, round and version, the configuration it reads and the
+digests of its inputs. ``finished_at`` is the only wall-clock figure in a manifest and is part of no digest.
+"""
+
+import hashlib
+import json
+import posixpath
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from grpo_core import faults
+from grpo_core.storage import FileRecord, Store
+
+MANIFEST = "manifest.json"
+RETIRED = "retired.json"  # says when retention removed an artifact's files; the manifest with their digests stays
+TIMINGS = "timings.json"  # beside the digested files, never among them
+
+
+def canonical_json(value: Any) -> str:
+    """One text for one value: sorted keys, no spaces."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+
+
+def digest_json(value: Any) -> str:
+    return hashlib.sha256(canonical_json(value).encode()).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class Fingerprint:
+    """What a stage depends on, and its hash. ``config`` and ``inputs`` are kept to say later what has changed."""
+
+    stage: str
+    round: int
+    version: int
+    config: Mapping[str, Any]
+    inputs: Mapping[str, str]
+
+    @property
+    def digest(self) -> str:
+        return digest_json(asdict(self))
+
+    def difference(self, other: Mapping[str, Any]) -> str:
+        """In words, how the fingerprint parts stored in a manifest differ from these."""
+        mine: dict[str, Any] = json.loads(canonical_json(asdict(self)))
+        changed = [f"config {key}" for key in _changed(mine["config"], other.get("config", {}))]
+        changed += [f"input {key}" for key in _changed(mine["inputs"], other.get("inputs", {}))]
+        if mine["version"] != other.get("version"):
+            changed.append("the stage's own version")
+        return ", ".join(changed) or "another stage or round"
+
+
+def _changed(mine: Any, other: Any, prefix: str = "") -> list[str]:
+    if not (isinstance(mine, dict) and isinstance(other, dict)):
+        return [] if mine == other else [prefix.rstrip(".")]
+    keys = sorted({*mine, *other})
+    return [name for key in keys for name in _changed(mine.get(key), other.get(key), f"{prefix}{key}.")]
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """The record of a finished artifact. ``files`` maps names to digests and sizes; ``metrics`` are deterministic."""
+
+    fingerprint: str
+    parts: Mapping[str, Any]
+    rows: int
+    files: Mapping[str, FileRecord]
+    metrics: Mapping[str, float]
+    finished_at: float  # seconds since the epoch
+
+    @property
+    def digest(self) -> str:
+        """The identity of the bytes, by which other stages name this artifact as their input."""
+        return digest_json({name: record.sha256 for name, record in self.files.items()})
+
+    def digest_of(self, matches: Callable[[str], bool]) -> str:
+        """The identity of some of the files only."""
+        return digest_json({name: record.sha256 for name, record in self.files.items() if matches(name)})
+
+    def to_bytes(self) -> bytes:
+        return (json.dumps(asdict(self), indent=1, sort_keys=True) + "\n").encode()
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> "Manifest":
+        """Raises ValueError, KeyError or TypeError when the bytes are no manifest."""
+        value = json.loads(data)
+        files = {name: FileRecord(**record) for name, record in value.pop("files").items()}
+        return cls(files=files, **value)
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """How an artifact stands: ``done``, ``missing``, ``stale`` (made from other inputs) or ``damaged``; and why."""
+
+    state: str
+    why: str
+
+    @property
+    def done(self) -> bool:
+        return self.state == "done"
+
+
+class Artifact:
+    """One artifact of a run: a folder of files with their manifest, or a single table such as ``rounds/0007/plan.parquet``.
+
+    A single table lies among other artifacts; its manifest stands beside it as ``plan.manifest.json``.
+    """
+
+    def __init__(self, store: Store, location: str) -> None:
+        self.store = store
+        self.location = location
+        single = location.endswith(".parquet")
+        self.folder = posixpath.dirname(location) if single else location
+        self.prefix = posixpath.basename(location).removesuffix("parquet") if single else ""
+
+    def file(self, name: str) -> str:
+        return posixpath.join(self.folder, name)
+
+    @property
+    def manifest_file(self) -> str:
+        return self.file(self.prefix + MANIFEST)
+
+    @property
+    def retired_file(self) -> str:
+        return self.file(self.prefix + RETIRED)
+
+    def owned_files(self) -> list[str]:
+        """Visible files of this artifact, the manifest and its companions included."""
+        return [name for name in self.store.files(self.folder) if name.startswith(self.prefix)]
+
+    def manifest(self) -> Manifest | None:
+        """The manifest as it lies there, unproven; None when there is none or it can't be read."""
+        try:
+            return Manifest.from_bytes(self.store.read_bytes(self.manifest_file))
+        except FileNotFoundError:
+            return None
+        except (ValueError, KeyError, TypeError, AttributeError):
+            return None
+
+    def condition(self, fingerprint: Fingerprint | None = None) -> Condition:
+        """Prove the artifact byte by byte, and against a fingerprint when one is given."""
+        manifest = self.manifest()
+        if manifest is None:
+            if self.store.exists(self.manifest_file):
+                return Condition("damaged", f"{self.manifest_file} can't be read")
+            return Condition("missing", "not finished")
+        if fingerprint is not None and manifest.fingerprint != fingerprint.digest:
+            return Condition("stale", f"changed: {fingerprint.difference(manifest.parts)}")
+        if self.store.exists(self.retired_file):
+            return Condition("done", "files removed by retention, their digests kept")
+        for name, expected in manifest.files.items():
+            found = self.store.record(self.file(name))
+            if found is None:
+                return Condition("damaged", f"{self.file(name)} is gone")
+            if found != expected:
+                return Condition("damaged", f"{self.file(name)} has other bytes than its manifest says")
+        return Condition("done", f"{manifest.rows} rows, bytes as in the manifest")
+
+    def read_table(self, schema: pa.Schema) -> pa.Table:
+        """All shards of a table artifact, in order of name."""
+        names = [name for name in self.owned_files() if name.endswith(".parquet")]
+        tables = [read_parquet(self.store, self.file(name), schema) for name in names]
+        return pa.concat_tables(tables or [schema.empty_table()])
+
+    def retire(self) -> bool:
+        """Remove the files and keep the manifest, so that the artifact stays known by its digests; True when any went."""
+        manifest = self.manifest()
+        if manifest is None:
+            return False
+        if not self.is_retired:
+            self.store.write_bytes(self.retired_file, (json.dumps({"retired_at": time.time()}) + "\n").encode())
+        left = [name for name in manifest.files if self.store.exists(self.file(name))]  # also after a kill in between
+        for name in left:
+            self.store.delete(self.file(name))
+        return bool(left)
+
+    @property
+    def is_retired(self) -> bool:
+        return self.store.exists(self.retired_file)
+
+
+def read_parquet(store: Store, relative: str, schema: pa.Schema) -> pa.Table:
+    """One Parquet file as a table of exactly this schema."""
+    with store.fs.open(store.path(relative), "rb") as stream:
+        return pq.read_table(stream, schema=schema).cast(schema)
+
+
+def parquet_writer(table: pa.Table) -> Callable[[Path], None]:
+    """A producer for ``Store.write``: zstd 3, dictionaries on string columns only, row groups of 1024."""
+    strings = [field.name for field in table.schema if pa.types.is_string(field.type)]
+
+    def produce(target: Path) -> None:
+        pq.write_table(
+            table, target, compression="zstd", compression_level=3, use_dictionary=strings, row_group_size=1024
+        )  # fmt: skip
+
+    return produce
+
+
+class ArtifactWriter:
+    """Makes one artifact, file by file. Files finished before a kill are kept when their fingerprint is this one."""
+
+    def __init__(self, artifact: Artifact, fingerprint: Fingerprint) -> None:
+        self.artifact = artifact
+        self.fingerprint = fingerprint
+        self.store = artifact.store
+        self.files: dict[str, FileRecord] = {}
+        self.rows: dict[str, int] = {}
+        self._began = time.monotonic()
+        self._sweep()
+
+    def _mark(self, name: str) -> str:
+        return self.artifact.file(f".done-{name}.json")
+
+    def _sweep(self) -> None:
+        """Take over the finished files of an interrupted attempt and remove everything else, the manifest first."""
+        key = self.fingerprint.digest
+        self.store.delete(self.artifact.manifest_file)
+        for hidden in self.store.hidden_files(self.artifact.folder):
+            if not (hidden.startswith(".done-") and hidden.endswith(".json")):
+                self.store.delete(self.artifact.file(hidden))
+                continue
+            name = hidden.removeprefix(".done-").removesuffix(".json")
+            try:
+                mark = json.loads(self.store.read_bytes(self.artifact.file(hidden)))
+                expected, rows, made_for = FileRecord(**mark["file"]), int(mark["rows"]), mark["fingerprint"]
+            except (ValueError, KeyError, TypeError):
+                self.store.delete(self.artifact.file(hidden))
+                continue
+            if made_for == key and self.store.record(self.artifact.file(name)) == expected:
+                self.files[name], self.rows[name] = expected, rows
+            else:
+                self.store.delete(self.artifact.file(hidden))
+        for name in self.artifact.owned_files():
+            if name not in self.files:
+                self.store.delete(self.artifact.file(name))
+
+    def has(self, name: str) -> bool:
+        """Whether this file is already there, finished and proven."""
+        return name in self.files
+
+    def write_table(self, name: str, table: pa.Table) -> None:
+        """Write one Parquet file and mark it as finished, so that a kill after this moment does not lose it."""
+        record = self.store.write(self.artifact.file(name), parquet_writer(table))
+        mark = {"fingerprint": self.fingerprint.digest, "rows": table.num_rows, "file": asdict(record)}
+        self.store.write_bytes(self._mark(name), canonical_json(mark).encode())
+        self.files[name], self.rows[name] = record, table.num_rows
+
+    def write_folder(self, produce: Callable[[Path], None]) -> None:
+        """Write all files that ``produce`` leaves in a local folder."""
+        self.files |= self.store.write_folder(self.artifact.folder, produce)
+
+    def finish(self, metrics: Mapping[str, float] | None = None) -> Manifest:
+        """Write the manifest: from here on the artifact exists."""
+        faults.point(f"before-manifest:{self.artifact.location}")
+        seconds = round(time.monotonic() - self._began, 3)
+        timings = self.artifact.file(self.artifact.prefix + TIMINGS)
+        self.store.write_bytes(timings, (json.dumps({"seconds": seconds}) + "\n").encode())
+        manifest = Manifest(
+            fingerprint=self.fingerprint.digest,
+            parts=json.loads(canonical_json(asdict(self.fingerprint))),
+            rows=sum(self.rows.values()),
+            files=dict(sorted(self.files.items())),
+            metrics=dict(sorted((metrics or {}).items())),
+            finished_at=time.time(),
+        )
+        self.store.write_bytes(self.artifact.manifest_file, manifest.to_bytes())
+        for name in self.rows:
+            self.store.delete(self._mark(name))
+        return manifest

@@ -1,0 +1,122 @@
+"""The tables of a run: one explicit Arrow schema each. Rows of a group share the key (round, prompt_id).
+
+Wall-clock figures have no column here: equal work leaves equal bytes.
+"""
+
+from collections.abc import Callable
+
+import pyarrow as pa
+
+Progress = Callable[[int, int], None]
+"""Called as ``progress(done, total)`` from inside long work, in the unit that the stage counts."""
+
+
+def no_progress(done: int, total: int) -> None:
+    """The default listener: hears and says nothing."""
+
+
+def rollout_id(round_number: int, prompt_id: str, sample_index: int) -> str:
+    """The name of one rollout, e.g. ``0007/3f2a…/5``."""
+    return f"{round_number:04d}/{prompt_id}/{sample_index}"
+
+
+def _required(name: str, type_: pa.DataType) -> pa.Field:
+    return pa.field(name, type_, nullable=False)
+
+
+_ROLLOUT_KEY = [
+    _required("rollout_id", pa.string()),
+    _required("round", pa.int32()),
+    _required("prompt_id", pa.string()),
+    _required("sample_index", pa.int32()),
+]
+
+PROMPTS = pa.schema(
+    [
+        _required("prompt_id", pa.string()),
+        _required("source", pa.string()),
+        _required("source_row", pa.int64()),
+        _required("prompt", pa.string()),  # the user's turn as text, after the prompt template
+        _required("gold", pa.string()),
+        _required("prompt_ids", pa.list_(pa.int32())),  # the chat template applied once, to ids
+    ]
+)
+
+REJECTED = pa.schema(
+    [
+        _required("source", pa.string()),
+        _required("source_row", pa.int64()),
+        pa.field("prompt", pa.string()),
+        pa.field("gold", pa.string()),
+        _required("reason", pa.string()),
+        _required("detail", pa.string()),
+    ]
+)
+
+PLAN = pa.schema(
+    [
+        _required("position", pa.int32()),
+        _required("prompt_id", pa.string()),
+        _required("epoch", pa.int32()),
+    ]
+)
+
+ROLLOUTS = pa.schema(
+    [
+        *_ROLLOUT_KEY,
+        _required("prompt_ids", pa.list_(pa.int32())),
+        _required("completion_ids", pa.list_(pa.int32())),  # ends with an EOS id when finish_reason is "stop"
+        _required("logprobs", pa.list_(pa.float32())),  # of the sampler, at its temperature; one per completion id
+        _required("text", pa.string()),
+        _required("finish_reason", pa.string()),  # "stop" or "length"
+        _required("seed", pa.uint64()),
+        _required("temperature", pa.float32()),
+        _required("top_p", pa.float32()),
+        _required("top_k", pa.int32()),
+        _required("max_new_tokens", pa.int32()),
+        _required("policy_digest", pa.string()),
+        _required("engine", pa.string()),
+        _required("engine_version", pa.string()),
+    ]
+)
+
+REWARDS = pa.schema(
+    [
+        *_ROLLOUT_KEY,
+        _required("verdict", pa.string()),
+        pa.field("extracted", pa.string()),  # the answer found in the text, null when there is none
+        _required("gold", pa.string()),
+        _required("components", pa.map_(pa.string(), pa.float64())),
+        pa.field("reward", pa.float64()),  # null: not a reward (timeout, error, missing), never a silent zero
+        _required("detail", pa.string()),
+    ]
+)
+
+ADVANTAGES = pa.schema(
+    [
+        *_ROLLOUT_KEY,
+        pa.field("reward", pa.float64()),
+        _required("group_size", pa.int32()),
+        _required("group_valid", pa.int32()),  # rollouts of the group that have a reward
+        pa.field("group_mean", pa.float64()),
+        pa.field("group_std", pa.float64()),
+        _required("zero_variance", pa.bool_()),  # all valid rewards equal, or fewer than two of them
+        _required("advantage", pa.float64()),
+        _required("in_loss", pa.bool_()),
+    ]
+)
+
+EVALUATION = pa.schema(
+    [
+        _required("prompt_id", pa.string()),
+        _required("mode", pa.string()),  # "greedy" or "sample"
+        _required("sample_index", pa.int32()),
+        _required("completion_ids", pa.list_(pa.int32())),
+        _required("text", pa.string()),
+        _required("finish_reason", pa.string()),
+        _required("verdict", pa.string()),
+        pa.field("extracted", pa.string()),
+        _required("gold", pa.string()),
+        pa.field("reward", pa.float64()),
+    ]
+)

@@ -1,0 +1,175 @@
+"""A run's folder at a local path or any fsspec URI, with writes that are whole or absent.
+
+Local files are written to a hidden temporary name, fsynced and renamed; remote ones are prepared in a local scratch
+folder and uploaded in one put, which object stores make visible all at once.
+"""
+
+import hashlib
+import os
+import posixpath
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import fsspec
+from fsspec.implementations.local import LocalFileSystem
+
+from grpo_core import faults
+from grpo_core.errors import UserError
+
+_CHUNK = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class FileRecord:
+    """What a manifest says of one file: ``sha256`` in hex, ``size`` in bytes."""
+
+    sha256: str
+    size: int
+
+
+def file_record(stream: Any) -> FileRecord:
+    """Digest and size of a binary stream, read to its end in chunks."""
+    digest, size = hashlib.sha256(), 0
+    while chunk := stream.read(_CHUNK):
+        digest.update(chunk)
+        size += len(chunk)
+    return FileRecord(digest.hexdigest(), size)
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+class Store:
+    """The files below one root. Every path given to it is relative to that root, with forward slashes."""
+
+    def __init__(self, uri: str) -> None:
+        try:
+            self.fs, self.root = fsspec.core.url_to_fs(str(uri))
+        except (ValueError, ImportError) as error:
+            raise UserError(
+                f"The folder '{uri}' can't be opened ({error}); give a local path or an fsspec URI."
+            ) from error
+        self.is_local = isinstance(self.fs, LocalFileSystem)
+        self.uri = self.root if self.is_local else str(uri).rstrip("/")
+
+    def path(self, relative: str) -> str:
+        """The full path of a file in its file system's own terms."""
+        return posixpath.join(self.root, relative) if relative else self.root
+
+    def exists(self, relative: str) -> bool:
+        return bool(self.fs.exists(self.path(relative)))
+
+    def files(self, relative: str) -> list[str]:
+        """Visible files below a folder, as paths relative to it, sorted; hidden names are work in progress."""
+        base = self.path(relative)
+        if not self.fs.isdir(base):
+            return []
+        self.fs.invalidate_cache(base)
+        names = (posixpath.relpath(found, base) for found in self.fs.find(base))
+        return sorted(name for name in names if not any(part.startswith(".") for part in name.split("/")))
+
+    def hidden_files(self, relative: str) -> list[str]:
+        """Hidden files directly in a folder: unfinished writes and the marks of finished shards."""
+        base = self.path(relative)
+        if not self.fs.isdir(base):
+            return []
+        names = (posixpath.basename(entry) for entry in self.fs.ls(base, detail=False))
+        return sorted(name for name in names if name.startswith("."))
+
+    def read_bytes(self, relative: str) -> bytes:
+        return bytes(self.fs.cat_file(self.path(relative)))
+
+    def record(self, relative: str) -> FileRecord | None:
+        """Digest and size of a file as it lies there now, or None when it does not exist."""
+        try:
+            with self.fs.open(self.path(relative), "rb") as stream:
+                return file_record(stream)
+        except FileNotFoundError:
+            return None
+
+    def write_bytes(self, relative: str, data: bytes) -> FileRecord:
+        return self.write(relative, lambda target: target.write_bytes(data) and None)
+
+    def write(self, relative: str, produce: Callable[[Path], None]) -> FileRecord:
+        """Let ``produce`` write one file at the local path it is given, then put it in place, whole.
+
+        Raises:
+            UserError: the folder is read-only or the disk is full; nothing visible is left behind.
+        """
+        with self._scratch(posixpath.dirname(relative)) as scratch:
+            target = scratch / posixpath.basename(relative)
+            produce(target)
+            return self._put(target, relative)
+
+    def write_folder(self, relative: str, produce: Callable[[Path], None]) -> dict[str, FileRecord]:
+        """Let ``produce`` fill a local folder, then put its files in place; returns their records by name."""
+        with self._scratch(relative) as scratch:
+            produce(scratch)
+            names = sorted(p.relative_to(scratch).as_posix() for p in scratch.rglob("*") if p.is_file())
+            return {name: self._put(scratch / name, posixpath.join(relative, name)) for name in names}
+
+    def delete(self, relative: str) -> None:
+        """Remove a file or a folder with all that is in it; nothing happens when it is not there."""
+        full = self.path(relative)
+        if self.fs.exists(full):
+            self.fs.rm(full, recursive=True)
+            self.fs.invalidate_cache()
+
+    @contextmanager
+    def local_folder(self, relative: str) -> Iterator[Path]:
+        """A local folder with the files of ``relative``: the folder itself, or a copy that is removed afterwards."""
+        if self.is_local:
+            yield Path(self.path(relative))
+            return
+        with tempfile.TemporaryDirectory() as scratch:
+            for name in self.files(relative):
+                target = Path(scratch, name)
+                target.parent.mkdir(parents=True, exist_ok=True)
+                self.fs.get_file(self.path(posixpath.join(relative, name)), str(target))
+            yield Path(scratch)
+
+    @contextmanager
+    def _scratch(self, relative: str) -> Iterator[Path]:
+        # Beside its destination, so that the rename stays inside one file system.
+        try:
+            if self.is_local:
+                parent = Path(self.path(relative))
+                parent.mkdir(parents=True, exist_ok=True)
+                scratch = Path(tempfile.mkdtemp(prefix=".tmp-", dir=parent))
+            else:
+                scratch = Path(tempfile.mkdtemp(prefix="grpo-rounds-"))
+            try:
+                yield scratch
+            finally:
+                shutil.rmtree(scratch, ignore_errors=True)
+        except OSError as error:
+            raise UserError(
+                f"'{posixpath.join(self.uri, relative)}' can't be written ({error.strerror or error}); free or unlock the "
+                "disk and run the same command again, finished work is kept."
+            ) from error
+
+    def _put(self, source: Path, relative: str) -> FileRecord:
+        with source.open("rb") as stream:
+            record = file_record(stream)
+        faults.point(f"before-rename:{relative}")
+        if self.is_local:
+            target = Path(self.path(relative))
+            target.parent.mkdir(parents=True, exist_ok=True)
+            _sync(source)
+            source.replace(target)
+            _sync(target.parent)
+        else:
+            self.fs.put_file(str(source), self.path(relative))
+            self.fs.invalidate_cache()
+        faults.point(f"after-rename:{relative}")
+        return record
