@@ -1,0 +1,1 @@
+"""Prompts: read from a source, filtered and split, planned round by round."""
