@@ -1,0 +1,1 @@
+"""Verdicts, rewards, and the workers that check answers."""

@@ -1,0 +1,73 @@
+"""The child that runs full checks: ``python -m grpo_core.rewards.answer_worker PARENT_PID``.
+
+One JSON object a line. It says ``{"ready": true}`` once its imports are done, then answers each
+``{"answer", "gold", "seconds"}`` with ``{"verdict", "detail"}``. It dies with its parent: idle, by the end of its input
+or a changed parent id (looked at every second); busy, by an alarm with the default action, which the kernel delivers
+even while a big-integer power holds the interpreter. PDEATHSIG would not do: it fires when the *thread* that
+started the child ends, and flows run their tasks in short-lived threads.
+"""
+
+import json
+import os
+import resource
+import select
+import signal
+import sys
+from typing import Any
+
+_GRACE_SECONDS = 1.0  # beyond the limit that the parent keeps itself
+_READ_BYTES = 65_536
+
+
+def main() -> None:
+    """Serves checks until the parent is gone."""
+    parent = int(sys.argv[1])
+    answers = os.dup(1)
+    silent = os.open(os.devnull, os.O_RDWR)
+    os.dup2(silent, 1)  # a library that prints must not end up inside the protocol
+    os.dup2(silent, 2)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    _when_memory_ends_die_first()
+    try:
+        import math_verify  # noqa: F401
+        import sympy.parsing.sympy_parser
+
+        from grpo_core.rewards.math import build_only, full_check
+    except Exception as error:
+        _send(answers, {"failed": f"{type(error).__name__}: {error}"})
+        raise SystemExit(1) from error
+    sympy.parsing.sympy_parser.eval_expr = build_only
+    _send(answers, {"ready": True})
+    waiting = b""
+    while True:
+        while b"\n" not in waiting:
+            readable, _, _ = select.select([0], [], [], 1.0)
+            if os.getppid() != parent:
+                return
+            if readable:
+                received = os.read(0, _READ_BYTES)
+                if not received:
+                    return
+                waiting += received
+        line, _, waiting = waiting.partition(b"\n")
+        request = json.loads(line)
+        signal.setitimer(signal.ITIMER_REAL, request["seconds"] + _GRACE_SECONDS)
+        verdict, detail = full_check(request["answer"], request["gold"])
+        signal.setitimer(signal.ITIMER_REAL, 0.0)
+        _send(answers, {"verdict": verdict.value, "detail": detail})
+
+
+def _send(channel: int, message: dict[str, Any]) -> None:
+    os.write(channel, json.dumps(message).encode() + b"\n")
+
+
+def _when_memory_ends_die_first() -> None:
+    """Makes the kernel choose this process, not the trainer, where the machine runs out of memory (Linux)."""
+    if os.path.exists("/proc/self/oom_score_adj"):
+        with open("/proc/self/oom_score_adj", "w") as score:
+            score.write("1000")
+
+
+if __name__ == "__main__":
+    main()
