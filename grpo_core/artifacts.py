@@ -109,7 +109,7 @@ class Condition:
 
 
 class Artifact:
-    """One artifact of a run: a folder of files with their manifest, or a single table such as ``rounds/0007/plan.parquet``.
+    """One artifact of a run: a folder of files with their manifest, or one table as ``rounds/0007/plan.parquet``.
 
     A single table lies among other artifacts; its manifest stands beside it as ``plan.manifest.json``.
     """
@@ -171,7 +171,7 @@ class Artifact:
         return pa.concat_tables(tables or [schema.empty_table()])
 
     def retire(self) -> bool:
-        """Remove the files and keep the manifest, so that the artifact stays known by its digests; True when any went."""
+        """Remove the files and keep the manifest, which still knows their digests; True when any went."""
         manifest = self.manifest()
         if manifest is None:
             return False

@@ -15,6 +15,11 @@ def no_progress(done: int, total: int) -> None:
     """The default listener: hears and says nothing."""
 
 
+def shifted(progress: Progress, before: int, total: int) -> Progress:
+    """The listener for one part of a larger piece of work, of which ``before`` units are done already."""
+    return lambda done, _: progress(before + done, total)
+
+
 def rollout_id(round_number: int, prompt_id: str, sample_index: int) -> str:
     """The name of one rollout, e.g. ``0007/3f2a…/5``."""
     return f"{round_number:04d}/{prompt_id}/{sample_index}"

@@ -98,7 +98,10 @@ class Store:
             return None
 
     def write_bytes(self, relative: str, data: bytes) -> FileRecord:
-        return self.write(relative, lambda target: target.write_bytes(data) and None)
+        def produce(target: Path) -> None:
+            target.write_bytes(data)
+
+        return self.write(relative, produce)
 
     def write(self, relative: str, produce: Callable[[Path], None]) -> FileRecord:
         """Let ``produce`` write one file at the local path it is given, then put it in place, whole.
@@ -154,8 +157,8 @@ class Store:
                 shutil.rmtree(scratch, ignore_errors=True)
         except OSError as error:
             raise UserError(
-                f"'{posixpath.join(self.uri, relative)}' can't be written ({error.strerror or error}); free or unlock the "
-                "disk and run the same command again, finished work is kept."
+                f"'{posixpath.join(self.uri, relative)}' can't be written ({error.strerror or error}); free or unlock "
+                "the disk and run the same command again, finished work is kept."
             ) from error
 
     def _put(self, source: Path, relative: str) -> FileRecord:

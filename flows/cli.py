@@ -1,0 +1,197 @@
+"""The command line: ``grpo-rounds``. Exit 0 only on success; an error is one sentence on standard error."""
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Annotated, NoReturn
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from flows import environment
+from grpo_core.errors import UserError
+
+environment.prepare(command_line=True)  # the commands below import what is heavy, after this
+
+app = typer.Typer(
+    add_completion=False,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    help="GRPO post-training in durable rounds: filter, generate, score, compute advantages, update, evaluate.",
+)
+out = Console(highlight=False)
+err = Console(stderr=True, highlight=False)
+
+RunArgument = Annotated[str, typer.Argument(metavar="RUN", help="The run's folder or fsspec URI.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, one value or one line a row.")]
+
+
+def echo_json(value: object) -> None:
+    print(json.dumps(value, ensure_ascii=False, sort_keys=True))
+
+
+@app.command()
+def init(
+    path: Annotated[Path, typer.Argument(help="Where to write the config.")] = Path("grpo-rounds.yaml"),
+) -> None:
+    """Write a commented config with every key at its default."""
+    from flows.template import commented_config
+
+    if path.exists():
+        raise UserError(f"'{path}' exists already; give another name or remove it first.")
+    try:
+        path.write_text(commented_config(), encoding="utf-8")
+    except OSError as error:
+        raise UserError(f"'{path}' can't be written ({error.strerror}); give a folder you may write to.") from error
+    out.print(f"Wrote {path}. Set data.source and model.name in it, then: grpo-rounds train {path} --dry-run")
+
+
+@app.command()
+def train(
+    config: Annotated[Path, typer.Argument(metavar="CONFIG", help="A YAML config; see: grpo-rounds init.")],
+    run_dir: Annotated[
+        str | None, typer.Option("--run-dir", help="The run's folder or fsspec URI; default runs/<name>.")
+    ] = None,
+    rounds: Annotated[int | None, typer.Option("--rounds", help="Overrides the config's number of rounds.")] = None,
+    overrides: Annotated[
+        list[str] | None, typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Overrides one key; repeatable.")
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Check everything, say what would be done, and write nothing.")
+    ] = False,
+) -> None:
+    """Train a run, or go on with it where it stands."""
+    from grpo_core.config import load_config
+
+    loaded = load_config(config, overrides, rounds)
+    folder = run_dir or f"runs/{loaded.name}"
+    if dry_run:
+        from flows.dry_run import describe
+
+        describe(loaded, folder, out)
+        return
+    from flows.session import train_session
+
+    train_session(loaded, folder, out)
+
+
+@app.command()
+def resume(
+    run: RunArgument,
+    rounds: Annotated[int | None, typer.Option("--rounds", help="Let the run have so many rounds from now on.")] = None,
+) -> None:
+    """Go on with a run by the config in its folder."""
+    from flows.session import train_session
+    from tasks.run import open_run
+
+    config = open_run(run).config
+    train_session(config if rounds is None else config.model_copy(update={"rounds": rounds}), run, out)
+
+
+@app.command()
+def status(run: RunArgument, as_json: JsonOption = False) -> None:
+    """Prove every artifact of a run and say how each stage stands and why."""
+    from flows.stages import examine
+    from tasks.run import open_run
+
+    opened = open_run(run)
+    last = min(opened.config.rounds, max(opened.rounds_on_disk(), default=0) + 1)
+    statuses = [found for number in range(last + 1) for found in examine(opened, number)]
+    complete = {s.round for s in statuses} - {s.round for s in statuses if not s.condition.done}
+    done = max((n for n in complete if set(range(n + 1)) <= complete), default=-1)
+    if as_json:
+        stages = [
+            {"round": s.round, "stage": s.stage, "state": s.condition.state, "why": s.condition.why} for s in statuses
+        ]
+        echo_json({"run": opened.uri, "rounds": opened.config.rounds, "rounds_done": max(done, 0), "stages": stages})
+        return
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for heading in ("round", "stage", "state", "why"):
+        table.add_column(heading)
+    colours = {"done": "green", "missing": "yellow", "stale": "magenta", "damaged": "red"}
+    for s in statuses:
+        colour = colours[s.condition.state]
+        table.add_row(str(s.round), s.stage, f"[{colour}]{s.condition.state}[/{colour}]", s.condition.why)
+    out.print(table)
+    left = opened.config.rounds - max(done, 0)
+    out.print(
+        f"{max(done, 0)} of {opened.config.rounds} rounds done." + (f" Go on: grpo-rounds resume {run}" if left else "")
+    )
+
+
+@app.command()
+def score(
+    file: Annotated[Path, typer.Argument(metavar="FILE.jsonl", help="Rows of response and gold (id is optional).")],
+    reward: Annotated[str, typer.Option("--reward", help="A reward's name, or package.module:function.")] = "math",
+    as_json: JsonOption = False,
+) -> None:
+    """Try a reward on the rows of a JSONL file; prints id, reward, verdict and seconds for each."""
+    from flows.score import score_session
+
+    score_session(file, reward, as_json, out)
+
+
+@app.command()
+def evaluate(
+    run: RunArgument,
+    round_number: Annotated[int | None, typer.Option("--round", help="Which policy; default the newest.")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Measure a policy of a run on its held-out prompts and keep the answers in the run."""
+    from flows.session import evaluate_session
+
+    evaluate_session(run, round_number, as_json, out)
+
+
+@app.command()
+def track(run: RunArgument) -> None:
+    """Rebuild MLflow's record of a run from its folder; what is there already stays as it is."""
+    from flows.session import track_session
+
+    track_session(run, out)
+
+
+@app.command()
+def doctor(as_json: JsonOption = False) -> None:
+    """Say what is installed, which device and which engine would run."""
+    from flows.doctor import doctor_session
+
+    doctor_session(as_json, out)
+
+
+def _fail(message: str, code: int) -> NoReturn:
+    err.print(
+        f"[red]error:[/red] {message}" if err.is_terminal else f"error: {message}",
+        soft_wrap=True,
+        markup=err.is_terminal,
+    )
+    # Leave at once: Prefect's embedded server may still have threads that wait.
+    sys.stdout.flush()
+    raise SystemExit(code)
+
+
+def main() -> None:
+    """Entry point of the console script."""
+    try:
+        app(standalone_mode=False)
+    except UserError as error:
+        _fail(str(error), 2)
+    except typer.Exit as leave:
+        raise SystemExit(leave.exit_code) from None
+    except typer.Abort:
+        _fail("stopped; finished work is kept, go on with the same command.", 130)
+    except KeyboardInterrupt:
+        _fail("stopped; finished work is kept, go on with the same command.", 130)
+    except Exception as error:
+        import click
+
+        if isinstance(error, click.ClickException):
+            error.show()
+            raise SystemExit(error.exit_code) from None
+        if os.environ.get("GRPO_ROUNDS_DEBUG"):
+            raise
+        _fail(
+            f"{type(error).__name__}: {error}; finished work is kept. GRPO_ROUNDS_DEBUG=1 shows where it happened.", 1
+        )

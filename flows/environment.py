@@ -1,0 +1,30 @@
+"""Settings that must stand in the environment before Prefect, MLflow or torch are imported."""
+
+import os
+
+_DEFAULTS = {
+    # Telemetry is off unless the user has said otherwise.
+    "DO_NOT_TRACK": "true",
+    "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+    "HF_HUB_DISABLE_TELEMETRY": "1",
+    # A restart of the server must not kill a healthy run that holds a concurrency slot.
+    "PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE": "prefect.server.concurrency.lease_storage.filesystem",
+    # Tokenisers fork nothing here; the warning would break the progress display.
+    "TOKENIZERS_PARALLELISM": "false",
+}
+
+# On the command line our own table speaks; under a worker Prefect's log does.
+_COMMAND_LINE = {
+    "PREFECT_LOGGING_LEVEL": "CRITICAL",
+    "PREFECT_SERVER_LOGGING_LEVEL": "CRITICAL",
+    "TRANSFORMERS_VERBOSITY": "error",
+    "HF_HUB_DISABLE_PROGRESS_BARS": "1",
+    "HF_DATASETS_DISABLE_PROGRESS_BARS": "1",
+}
+
+
+def prepare(command_line: bool = False) -> None:
+    """Set the defaults where the environment says nothing."""
+    for name, value in (_DEFAULTS | (_COMMAND_LINE if command_line else {})).items():
+        os.environ.setdefault(name, value)

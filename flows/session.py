@@ -1,0 +1,88 @@
+"""What the commands that touch a run do, from the terminal's side."""
+
+import time
+from pathlib import Path
+
+import transformers
+from rich.console import Console
+from rich.markup import escape
+from tasks.tracking import Tracker
+
+from flows import train as train_module
+from flows.display import Display
+from flows.preflight import check_config
+from flows.stages import first_incomplete
+from grpo_core.config import RunConfig
+from grpo_core.errors import UserError
+from tasks.evaluate_policy import STAGE as EVALUATE
+from tasks.run import Run, open_run, round_folder, single_writer
+from tasks.stage import execute, set_listener
+from tasks.summary import round_summary
+
+transformers.utils.logging.disable_progress_bar()
+
+
+def train_session(config: RunConfig, run_dir: str, out: Console) -> None:
+    """Train with a live table, then say where the run is and how to look at it."""
+    began = time.monotonic()
+    check_config(config)
+    with Display(out, config.rounds) as display:
+        set_listener(display)
+        train_module.set_on_round(display.round_complete)
+        try:
+            train_module.train.with_options(flow_run_name=config.name)(config, run_dir)
+        finally:
+            set_listener(None)
+            train_module.set_on_round(None)
+    run = open_run(run_dir)
+    minutes = (time.monotonic() - began) / 60
+    out.print(f"\n[bold]{config.rounds} rounds done[/bold] in {minutes:.1f} min. {_before_and_after(run)}")
+    out.print(f"Run folder:  {escape(run_dir)}", soft_wrap=True)
+    tracker = Tracker(run)
+    out.print(f"In MLflow:   {escape(tracker.ui_command)}", soft_wrap=True)
+    out.print(f"Stage by stage: grpo-rounds status {escape(run_dir)}", soft_wrap=True)
+
+
+def _before_and_after(run: Run) -> str:
+    before, after = (round_summary(run, n).get("evaluation", {}).get("accuracy") for n in (0, run.config.rounds))
+    if before is None or after is None:
+        return ""
+    return f"Held-out accuracy {before:.1%} before, {after:.1%} after."
+
+
+def evaluate_session(run_dir: str, round_number: int | None, as_json: bool, out: Console) -> None:
+    """Evaluate one round's policy; the result is an artifact of the run like any other."""
+    from flows.cli import echo_json
+
+    run = open_run(run_dir)
+    finished = [n for n in run.rounds_on_disk() if run.artifact(round_folder(n, "policy")).manifest()]
+    if not finished:
+        raise UserError(f"'{run_dir}' has no policy yet; run: grpo-rounds resume {run_dir}")
+    number = finished[-1] if round_number is None else round_number
+    if number not in finished:
+        raise UserError(f"'{run_dir}' has no policy of round {number}; --round can be {finished[0]} to {finished[-1]}.")
+    with single_writer(run_dir), Display(out, run.config.rounds) as display:
+        set_listener(display)
+        display.stage_started(EVALUATE.name, number, "")
+        metrics = execute(EVALUATE, run, number)["metrics"]
+        set_listener(None)
+    Tracker(run).sync([number])
+    if as_json:
+        echo_json({"round": number, **metrics})
+        return
+    for name, value in metrics.items():
+        out.print(f"{name:>18}  {value:.4f}")
+
+
+def track_session(run_dir: str, out: Console) -> None:
+    """Send the whole run folder to MLflow."""
+    run = open_run(run_dir)
+    tracker = Tracker(run)
+    tracker.sync()
+    complete = first_incomplete(run) > run.config.rounds
+    tracker.set_status("FINISHED" if complete else "KILLED")
+    if tracker.problem:
+        raise UserError(tracker.problem)
+    out.print(
+        f"MLflow holds the record of {escape(str(Path(run_dir)))}. Look: {escape(tracker.ui_command)}", soft_wrap=True
+    )

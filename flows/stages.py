@@ -1,0 +1,66 @@
+"""Which stages a round has, in order, and how they stand on disk."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from grpo_core.artifacts import Condition
+from tasks import (
+    compute_advantages,
+    evaluate_policy,
+    filter_prompts,
+    generate_rollouts,
+    initial_policy,
+    plan_round,
+    score_rewards,
+    update_policy,
+)
+from tasks.run import Run
+from tasks.stage import InputMissing, Stage
+
+_EVALUATE = (evaluate_policy.evaluate_policy, evaluate_policy.STAGE)
+_START = ((initial_policy.initial_policy, initial_policy.STAGE), (filter_prompts.filter_prompts, filter_prompts.STAGE))
+_ROUND = (
+    (plan_round.plan_round, plan_round.STAGE),
+    (generate_rollouts.generate_rollouts, generate_rollouts.STAGE),
+    (score_rewards.score_rewards, score_rewards.STAGE),
+    (compute_advantages.compute_advantages, compute_advantages.STAGE),
+    (update_policy.update_policy, update_policy.STAGE),
+)
+
+
+def stages_of(run: Run, round_number: int) -> list[tuple[Any, Stage]]:
+    """Prefect tasks and stages of a round, in order. Round 0 brings the starting policy and the prompts."""
+    stages = list(_ROUND if round_number else _START)
+    return [*stages, _EVALUATE] if evaluate_policy.is_due(run, round_number) else stages
+
+
+@dataclass(frozen=True, slots=True)
+class StageStatus:
+    """How one stage of one round stands, and why."""
+
+    round: int
+    stage: str
+    condition: Condition
+
+
+def examine(run: Run, round_number: int) -> Iterator[StageStatus]:
+    """Prove every artifact of a round, stage by stage."""
+    for _, stage in stages_of(run, round_number):
+        try:
+            condition = stage.condition(run, round_number, stage.fingerprint(run, round_number))
+        except InputMissing as missing:
+            condition = Condition("missing", f"waits for {missing}")
+        yield StageStatus(round_number, stage.name, condition)
+
+
+def is_complete(run: Run, round_number: int) -> bool:
+    return all(status.condition.done for status in examine(run, round_number))
+
+
+def first_incomplete(run: Run) -> int:
+    """The round to go on with: the first that lacks anything; ``run.config.rounds + 1`` when all is done."""
+    for number in range(run.config.rounds + 1):
+        if not is_complete(run, number):
+            return number
+    return run.config.rounds + 1

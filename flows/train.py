@@ -1,0 +1,76 @@
+"""A training run: rounds, one after another, from wherever the folder stands."""
+
+from collections.abc import Callable
+
+from prefect import flow, tags
+from tasks.tracking import Tracker
+
+from flows.recover import claim_flow_run, tag_of
+from flows.round import run_round
+from flows.stages import first_incomplete, is_complete
+from grpo_core.config import RunConfig
+from grpo_core.errors import UserError
+from tasks.retention import apply_retention
+from tasks.run import Run, create_or_open, discard_new, single_writer
+
+OnRound = Callable[[Run, int], None]
+_on_round: OnRound | None = None
+
+
+def set_on_round(call: OnRound | None) -> None:
+    """Let the command line hear of each round that stands complete."""
+    global _on_round
+    _on_round = call
+
+
+@flow(name="train")
+def train(config: RunConfig, run_dir: str) -> None:
+    """Train until the run has ``config.rounds`` rounds; what already lies in ``run_dir`` is proven and kept.
+
+    Raises:
+        UserError: bad input, or someone else is writing this run.
+        NonFiniteUpdate: a loss or gradient was not finite; nothing of that round's policy was saved.
+    """
+    with single_writer(run_dir):
+        run, is_new = create_or_open(run_dir, config)
+        claim_flow_run(run.identity)
+        try:
+            with tags(tag_of(run.identity)):
+                _rounds(run)
+        except UserError:
+            if is_new and not is_complete(run, 0):
+                discard_new(run)
+            raise
+
+
+def _rounds(run: Run) -> None:
+    first = first_incomplete(run)
+    # The last complete round goes through Prefect once more, so that its stages show there as Cached.
+    begin = max(0, first - 1)
+    for number in range(begin):
+        _tell(run, number)
+    if begin > 0:
+        run_round(run.uri, 0)
+    tracker: Tracker | None = None
+    try:
+        for number in range(begin, run.config.rounds + 1):
+            run_round(run.uri, number)
+            if tracker is None:
+                tracker = Tracker(run)
+                tracker.set_status("RUNNING")
+                tracker.sync(range(number))
+            apply_retention(run)
+            tracker.sync([number])
+            _tell(run, number)
+    except BaseException as error:
+        if tracker is not None:
+            tracker.sync()
+            tracker.set_status("FAILED" if isinstance(error, Exception) else "KILLED")
+        raise
+    if tracker is not None:
+        tracker.set_status("FINISHED")
+
+
+def _tell(run: Run, number: int) -> None:
+    if _on_round:
+        _on_round(run, number)

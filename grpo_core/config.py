@@ -1,0 +1,149 @@
+"""RunConfig: everything that decides what a run does, composed of the sections that stand beside their code."""
+
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from grpo_core.advantages.group import AdvantageConfig
+from grpo_core.errors import UserError
+from grpo_core.evaluation import EvaluationConfig
+from grpo_core.generation.engine import GenerationConfig
+from grpo_core.models import ModelConfig
+from grpo_core.policy.config import UpdateConfig
+from grpo_core.prompts.sources import DataConfig
+from grpo_core.rewards.score import RewardConfig
+
+
+class RetentionConfig(BaseModel):
+    """Which model files stay on disk. Tables, manifests and the newest round's files always stay."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    policies: int = Field(2, ge=1, description="Policies kept: the newest so many, besides the first and the best.")
+    trainer_states: int = Field(2, ge=1, description="Optimiser states kept: the newest so many.")
+
+
+class TrackingConfig(BaseModel):
+    """Where MLflow's record goes. No stage depends on it: the run folder alone is the truth."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    uri: str | None = Field(
+        None, description="MLflow tracking URI; default: MLFLOW_TRACKING_URI, else sqlite beside the run folder."
+    )
+    experiment: str = Field("grpo-rounds", min_length=1, description="MLflow experiment that holds the run.")
+    table_rows: int = Field(200, ge=0, description="Rollouts a round in the JSON table that MLflow's UI can show.")
+
+
+class RunConfig(BaseModel):
+    """One training run. Also the Prefect flow's parameter, so that a bad value is refused before a run exists."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: str = Field("run", min_length=1, pattern=r"^[\w.-]+$", description="Names the run folder and the MLflow run.")
+    seed: int = Field(0, ge=0, description="All randomness derives from it.")
+    rounds: int = Field(1000, ge=1, description="How many rounds the run shall have; may grow later.")
+    model: ModelConfig = Field(default_factory=ModelConfig)
+    data: DataConfig = Field(default_factory=DataConfig)
+    generation: GenerationConfig = Field(default_factory=GenerationConfig)
+    reward: RewardConfig = Field(default_factory=RewardConfig)
+    advantage: AdvantageConfig = Field(default_factory=AdvantageConfig)
+    update: UpdateConfig = Field(default_factory=UpdateConfig)
+    evaluation: EvaluationConfig = Field(default_factory=EvaluationConfig)
+    retention: RetentionConfig = Field(default_factory=RetentionConfig)
+    tracking: TrackingConfig = Field(default_factory=TrackingConfig)
+
+
+def load_config(path: Path, overrides: list[str] | None = None, rounds: int | None = None) -> RunConfig:
+    """Read a YAML config, apply ``section.key=value`` overrides (values are YAML too) and validate it.
+
+    Raises:
+        UserError: the file, a key or a value is not usable; the sentence names it.
+    """
+    try:
+        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"Config file '{path}' can't be read; write one with: grpo-rounds init {path}") from error
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        place = f" at line {mark.line + 1}" if mark else ""
+        raise UserError(
+            f"Config file '{path}' is not YAML{place}; mend that line or start from: grpo-rounds init"
+        ) from error
+    values = {} if values is None else values
+    if not isinstance(values, dict):
+        raise UserError(f"Config file '{path}' must hold keys and values; start from: grpo-rounds init")
+    values.setdefault("name", path.stem)
+    for override in overrides or []:
+        _override(values, override)
+    if rounds is not None:
+        values["rounds"] = rounds
+    return parse_config(values, f"Config file '{path}'")
+
+
+def parse_config(values: dict[str, Any], origin: str) -> RunConfig:
+    """Validate plain values; ``origin`` names them in an error. Raises UserError."""
+    try:
+        return RunConfig.model_validate(values)
+    except ValidationError as error:
+        raise UserError(_one_sentence(error, origin)) from error
+
+
+def _override(values: dict[str, Any], override: str) -> None:
+    key, equals, text = override.partition("=")
+    if not equals or not key.strip():
+        raise UserError(f"--set {override!r} has no value; write it as --set section.key=value.")
+    *path, last = key.strip().split(".")
+    place = values
+    for part in path:
+        inner = place.get(part)
+        if inner is None:
+            inner = place[part] = {}
+        if not isinstance(inner, dict):
+            raise UserError(f"--set {override!r}: '{part}' is not a section; write it as --set section.key=value.")
+        place = inner
+    try:
+        place[last] = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise UserError(f"--set {override!r}: the value is not YAML; put it in quotes.") from error
+
+
+def _one_sentence(error: ValidationError, origin: str) -> str:
+    first, more = error.errors()[0], error.error_count() - 1
+    key = ".".join(str(part) for part in first["loc"]) or "the whole"
+    if first["type"] == "extra_forbidden":
+        known = ", ".join(sorted(_fields_at(first["loc"][:-1])))
+        what = f"unknown key '{key}'; known here: {known}"
+    else:
+        message = first["msg"].removeprefix("Value error, ").rstrip(".")
+        what = f"'{key}' can't be {first['input']!r}: {message[:1].lower()}{message[1:]}"
+    others = f" (and {more} more)" if more else ""
+    return f"{origin}: {what}{others}."
+
+
+def _fields_at(location: tuple[int | str, ...]) -> list[str]:
+    model: type[BaseModel] = RunConfig
+    for part in location:
+        field = model.model_fields.get(str(part))
+        if field is None or not (isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel)):
+            return []
+        model = field.annotation
+    return list(model.model_fields)
+
+
+def changed_keys(old: RunConfig, new: RunConfig) -> list[str]:
+    """Dotted names of the keys whose values differ."""
+    return _differences(old.model_dump(mode="json"), new.model_dump(mode="json"), "")
+
+
+def _differences(old: Any, new: Any, prefix: str) -> list[str]:
+    if isinstance(old, dict) and isinstance(new, dict):
+        return [n for key in new for n in _differences(old.get(key), new.get(key), f"{prefix}{key}.")]
+    return [] if old == new else [prefix.rstrip(".")]
+
+
+def to_yaml(config: RunConfig) -> str:
+    """The config with every default written out, for the run folder and for MLflow."""
+    return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True)

@@ -1,0 +1,26 @@
+"""From a policy folder to an engine that is ready to generate; the one place that knows every engine by name."""
+
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from grpo_core.generation.engine import Engine, GenerationConfig
+from grpo_core.models import ModelConfig
+
+
+@contextmanager
+def open_engine(policy: Path, model: ModelConfig, config: GenerationConfig) -> Iterator[Engine]:
+    """The configured engine over the policy saved in a folder; its memory is free again afterwards."""
+    # A new engine is one more branch here. Imports stay inside: an engine's libraries may live in another environment.
+    from grpo_core.generation.transformers_engine import TransformersEngine
+    from grpo_core.models import compute_dtype, load_policy, load_tokenizer, resolve_device
+
+    device = resolve_device(model)
+    engine = TransformersEngine(load_policy(policy, device, compute_dtype(model, device)), load_tokenizer(policy))
+    try:
+        yield engine
+    finally:
+        engine.close()
+        del engine
+        gc.collect()

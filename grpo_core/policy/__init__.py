@@ -1,0 +1,1 @@
+"""From advantages to the next policy: logprobs, the objective, batches and optimiser steps."""

@@ -1,0 +1,227 @@
+"""Logprobs and entropy of completions under a model, from few tokens and without ever holding all logits.
+
+Shared prefix: one row ``[prompt | c1 | ... | cG]`` in which a completion sees itself and the prompt through a 4D float
+mask, with position ids that restart behind the prompt for each. The prompt is computed once for its G completions. The
+padded form, one row a completion, gives the same numbers for models that can't take the mask (see form.py).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from grpo_core.policy.batching import PackedGroup
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+CHUNK_LOGITS = 2**26
+"""Logits of one chunk of the language-model head: 256 MiB in float32, whatever the vocabulary."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogprobForm:
+    """How logprobs are computed for one model; ``grpo_core.policy.form.inspect_model`` finds out."""
+
+    shared_prefix: bool  # False: padded
+    chunked_head: bool  # False: through the model's own forward pass, full logits of a micro-batch's targets
+    softcap: float | None  # logits become softcap * tanh(logits / softcap), as Gemma 2 does; chunked head only
+    crossover: float  # row length in tokens at which attention costs as much as the weights; shapes the rows
+
+
+@dataclass(frozen=True, slots=True)
+class Logprobs:
+    """Flat over all completion tokens: groups in order, completions in order, tokens in order; shape (T,), float32."""
+
+    logprobs: Tensor  # nats, at the temperature asked for
+    entropy: Tensor | None  # nats, of the distribution over the next token; without a gradient
+
+
+@dataclass(frozen=True, slots=True)
+class _Inputs:
+    ids: Tensor  # (B, L)
+    attention_mask: Tensor  # (B, L) of 0 and 1, or (B, 1, L, L) of 0 and the least float
+    position_ids: Tensor | None  # (B, L); None: the model's own, 0 to L - 1
+    places: Tensor  # (T,) index into (B * L) of the position that predicts each target
+    targets: Tensor  # (T,)
+
+
+def completion_logprobs(
+    model: "PreTrainedModel",
+    groups: Sequence[PackedGroup],
+    temperature: float,
+    want_entropy: bool,
+    *,
+    form: LogprobForm,
+) -> Logprobs:
+    """Logprob of every completion token given its prompt and what stands before it, of logits / temperature.
+
+    Gradients flow where grad mode is on; with more than one chunk of logits the head is computed again in the backward
+    pass instead of held. Runs under whatever autocast the caller has set; logits are float32 from the head on.
+
+    Args:
+        groups: the rows of one micro-batch; the caller keeps them within memory.
+        temperature: the sampler's, > 0. The policy that generated is the tempered one, so it is the one trained.
+        form: as ``inspect_model`` found it.
+
+    Raises:
+        ValueError: a temperature of 0 or less.
+    """
+    if temperature <= 0:
+        raise ValueError(f"temperature {temperature} has no logprobs; it must be above 0")
+    shared = form.shared_prefix and any(len(group.completions) > 1 for group in groups)
+    inputs = _shared_inputs(groups, model) if shared else _padded_inputs(groups, model)
+    arguments: dict[str, Any] = {"input_ids": inputs.ids, "attention_mask": inputs.attention_mask, "use_cache": False}
+    if inputs.position_ids is not None:
+        arguments["position_ids"] = inputs.position_ids
+    if not form.chunked_head:
+        logits = model(**arguments).logits.flatten(0, 1)
+        found = _from_logits(_pick(logits, inputs.places), inputs.targets, temperature, None, want_entropy)
+    else:
+        hidden = _pick(model.base_model(**arguments).last_hidden_state.flatten(0, 1), inputs.places)
+        found = _chunked(model, hidden, inputs.targets, temperature, form.softcap, want_entropy)
+    return Logprobs(found[0], found[1] if want_entropy else None)
+
+
+def _pick(rows: Tensor, places: Tensor) -> Tensor:
+    # An embedding lookup rather than indexing: the prompt's last place is picked once per completion, and the backward
+    # pass of an index adds up repeated places in whatever order threads arrive.
+    return F.embedding(places, rows)
+
+
+def _chunked(
+    model: "PreTrainedModel",
+    hidden: Tensor,
+    targets: Tensor,
+    temperature: float,
+    softcap: float | None,
+    want_entropy: bool,
+) -> tuple[Tensor, Tensor]:
+    head = model.get_output_embeddings()
+    size = max(1, CHUNK_LOGITS // model.config.get_text_config().vocab_size)
+    pieces = list(zip(torch.split(hidden, size), torch.split(targets, size), strict=True))
+    again = len(pieces) > 1 and torch.is_grad_enabled()
+    found: list[tuple[Tensor, Tensor]] = []
+    for piece, target in pieces:
+        if again:
+            found.append(
+                checkpoint(
+                    _head,
+                    head,
+                    piece,
+                    target,
+                    temperature,
+                    softcap,
+                    want_entropy,
+                    use_reentrant=False,
+                    preserve_rng_state=False,
+                )
+            )
+        else:
+            found.append(_head(head, piece, target, temperature, softcap, want_entropy))
+    return torch.cat([logprobs for logprobs, _ in found]), torch.cat([entropy for _, entropy in found])
+
+
+def _head(
+    head: nn.Module, hidden: Tensor, targets: Tensor, temperature: float, softcap: float | None, want_entropy: bool
+) -> tuple[Tensor, Tensor]:
+    return _from_logits(head(hidden), targets, temperature, softcap, want_entropy)
+
+
+def _from_logits(
+    logits: Tensor, targets: Tensor, temperature: float, softcap: float | None, want_entropy: bool
+) -> tuple[Tensor, Tensor]:
+    """(T, V) logits and (T,) targets to (T,) logprobs and (T,) entropy (zeros when not wanted)."""
+    logits = logits.float()
+    if softcap is not None:
+        logits = softcap * torch.tanh(logits / softcap)
+    if temperature != 1.0:
+        logits = logits / temperature
+    distribution = torch.log_softmax(logits, dim=-1)
+    logprobs = distribution.gather(-1, targets.unsqueeze(-1)).squeeze(-1)
+    if not want_entropy:
+        return logprobs, torch.zeros_like(logprobs)
+    with torch.no_grad():
+        entropy = -(distribution.exp() * distribution).sum(-1)
+    return logprobs, entropy
+
+
+def _padded_inputs(groups: Sequence[PackedGroup], model: "PreTrainedModel") -> _Inputs:
+    pairs = [(list(map(int, group.prompt_ids)), list(map(int, ids))) for group in groups for ids in group.completions]
+    rows = [prompt + completion[:-1] for prompt, completion in pairs]
+    width = max(map(len, rows))
+    places = [
+        row * width + len(prompt) - 1 + step
+        for row, (prompt, completion) in enumerate(pairs)
+        for step in range(len(completion))
+    ]
+    targets = [token for _, completion in pairs for token in completion]
+    mask = [[1] * len(row) + [0] * (width - len(row)) for row in rows]
+    device = model.device
+    return _Inputs(
+        ids=_right_padded(rows, width, device),
+        attention_mask=torch.tensor(mask, dtype=torch.long, device=device),
+        position_ids=None,
+        places=torch.tensor(places, dtype=torch.long, device=device),
+        targets=torch.tensor(targets, dtype=torch.long, device=device),
+    )
+
+
+def _shared_inputs(groups: Sequence[PackedGroup], model: "PreTrainedModel") -> _Inputs:
+    width = max(group.tokens for group in groups)
+    rows: list[list[int]] = []
+    positions: list[list[int]] = []
+    segments: list[list[int]] = []  # 0 the prompt, 1 to G its completions, -1 padding
+    places: list[int] = []
+    targets: list[int] = []
+    for number, group in enumerate(groups):
+        prompt = list(map(int, group.prompt_ids))
+        completions = [list(map(int, ids)) for ids in group.completions]
+        lengths = [len(completion) - 1 for completion in completions]
+        starts = accumulate(lengths, initial=len(prompt))
+        row, position, segment = list(prompt), list(range(len(prompt))), [0] * len(prompt)
+        for index, (completion, length, start) in enumerate(zip(completions, lengths, starts, strict=False)):
+            row += completion[:-1]
+            position += range(len(prompt), len(prompt) + length)
+            segment += [index + 1] * length
+            first = number * width + len(prompt) - 1  # the prompt's last place predicts every first token
+            places += [first, *range(number * width + start, number * width + start + length)]
+            targets += completion
+        rows.append(row)
+        positions.append(position)
+        segments.append(segment)
+    device = model.device
+    return _Inputs(
+        ids=_right_padded(rows, width, device),
+        attention_mask=_prefix_mask(_right_padded(segments, width, device, fill=-1), _compute_dtype(model)),
+        position_ids=_right_padded(positions, width, device),
+        places=torch.tensor(places, dtype=torch.long, device=device),
+        targets=torch.tensor(targets, dtype=torch.long, device=device),
+    )
+
+
+def _prefix_mask(segments: Tensor, dtype: torch.dtype) -> Tensor:
+    """(B, L) segments to a (B, 1, L, L) additive mask: causal, own segment and the prompt only.
+
+    Padding sees itself and the prompt, so that no row of the softmax is empty (a row of nothing but -inf is NaN).
+    """
+    keys, queries = segments.unsqueeze(1), segments.unsqueeze(2)
+    causal = torch.ones(segments.shape[1], segments.shape[1], dtype=torch.bool, device=segments.device).tril()
+    seen = causal & ((keys == 0) | (keys == queries))
+    mask = torch.zeros(seen.shape, dtype=dtype, device=segments.device)
+    return mask.masked_fill(~seen, torch.finfo(dtype).min).unsqueeze(1)
+
+
+def _compute_dtype(model: "PreTrainedModel") -> torch.dtype:
+    kind = model.device.type
+    return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else next(model.parameters()).dtype
+
+
+def _right_padded(rows: list[list[int]], width: int, device: torch.device, fill: int = 0) -> Tensor:
+    filled = [row + [fill] * (width - len(row)) for row in rows]
+    return torch.tensor(filled, dtype=torch.long, device=device)

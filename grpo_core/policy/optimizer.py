@@ -1,0 +1,181 @@
+"""AdamW with linear warm-up, and the state that carries over from round to round: moments, step count, random numbers.
+
+On disk it is safetensors of at most about 2 GiB a file and one JSON: equal states have equal bytes.
+"""
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from grpo_core.errors import UserError
+from grpo_core.policy.config import UpdateConfig
+from grpo_core.seeding import hash64
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+STATE_FILE = "trainer_state.json"
+_RNG_FILE = "rng.safetensors"
+_FILE_BYTES = 2**31
+_FORMAT = 1
+
+
+@dataclass(slots=True)
+class TrainerState:
+    """What training needs besides the weights. ``build_optimizer`` works on these very tensors, in place."""
+
+    step: int  # optimiser steps done, over all rounds
+    exp_avg: dict[str, Tensor]  # first moment by parameter name, float32
+    exp_avg_sq: dict[str, Tensor]  # second moment
+    rng_cpu: Tensor  # state of torch's CPU generator
+    rng_cuda: Tensor | None  # of the current CUDA device's; None until an update ran on one
+
+
+def trainable_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
+    """By name, in the model's order. A tied weight appears once, under its first name.
+
+    Raises:
+        ValueError: a parameter is not float32. The optimiser works on master weights: an update of 1e-6 of a weight
+            vanishes in bfloat16's eight bits.
+    """
+    found = {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
+    for name, weight in found.items():
+        if weight.dtype != torch.float32:
+            raise ValueError(f"parameter '{name}' is {weight.dtype}; load the policy in float32 to train it")
+    return found
+
+
+def new_trainer_state(model: nn.Module, seed: int) -> TrainerState:
+    """The state before the first step: zero moments, random numbers from the run's seed."""
+    parameters = trainable_parameters(model)
+    return TrainerState(
+        step=0,
+        exp_avg={name: torch.zeros_like(weight) for name, weight in parameters.items()},
+        exp_avg_sq={name: torch.zeros_like(weight) for name, weight in parameters.items()},
+        rng_cpu=torch.Generator().manual_seed(hash64(seed, "trainer")).get_state(),
+        rng_cuda=None,
+    )
+
+
+def learning_rate_at(step: int, config: UpdateConfig) -> float:
+    """The rate of optimiser step ``step`` (0 is the first of the run): linear warm-up, then constant."""
+    return config.learning_rate * min(1.0, (step + 1) / max(1, config.warmup_steps))
+
+
+def build_optimizer(model: nn.Module, state: TrainerState, config: UpdateConfig) -> torch.optim.AdamW:
+    """AdamW (Loshchilov & Hutter 2019, arXiv 1711.05101) that continues from the state and writes into its tensors.
+
+    Weight decay applies to matrices; biases and norms have none. The rate is set before each step by the caller.
+
+    Raises:
+        ValueError: the state names other parameters than the model.
+    """
+    parameters = trainable_parameters(model)
+    if list(parameters) != list(state.exp_avg):
+        raise ValueError("the trainer state belongs to a model with other parameters")
+    groups = [
+        {"params": [w for w in parameters.values() if w.ndim >= 2], "weight_decay": config.weight_decay},
+        {"params": [w for w in parameters.values() if w.ndim < 2], "weight_decay": 0.0},
+    ]
+    optimizer = torch.optim.AdamW(
+        [group for group in groups if group["params"]],
+        lr=config.learning_rate,
+        betas=config.betas,
+        eps=config.adam_epsilon,
+        fused=True,
+    )
+    for name, weight in parameters.items():
+        optimizer.state[weight] = {
+            "step": torch.tensor(float(state.step), dtype=torch.float32, device=weight.device),
+            "exp_avg": state.exp_avg[name],
+            "exp_avg_sq": state.exp_avg_sq[name],
+        }
+    return optimizer
+
+
+@contextmanager
+def random_numbers(state: TrainerState, device: torch.device, seed: int) -> Iterator[None]:
+    """Torch's generators continue from the state inside, and the state takes them up; outside nothing is disturbed.
+
+    So the bytes of a saved state depend on the run alone, not on what else the process drew.
+    """
+    devices = [torch.cuda.current_device()] if device.type == "cuda" else []
+    with torch.random.fork_rng(devices=devices):
+        torch.set_rng_state(state.rng_cpu)
+        if devices:
+            if state.rng_cuda is None:
+                torch.cuda.manual_seed(hash64(seed, "trainer"))
+            else:
+                torch.cuda.set_rng_state(state.rng_cuda)
+        yield
+        state.rng_cpu = torch.get_rng_state()
+        if devices:
+            state.rng_cuda = torch.cuda.get_rng_state()
+
+
+def save_trainer_state(folder: Path, model: "PreTrainedModel", state: TrainerState, *, master_weights: bool) -> None:
+    """Write the state into a folder, which is made if need be.
+
+    Args:
+        master_weights: True writes the model's float32 weights too: needed where the policy beside it is saved in a
+            smaller dtype.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    parameters = trainable_parameters(model)
+    files: dict[str, dict[str, Tensor]] = {}
+    places: dict[str, str] = {}
+    size = _FILE_BYTES
+    for name, weight in parameters.items():
+        tensors = {f"exp_avg.{name}": state.exp_avg[name], f"exp_avg_sq.{name}": state.exp_avg_sq[name]}
+        if master_weights:
+            tensors[f"weight.{name}"] = weight.detach()
+        added = sum(tensor.nbytes for tensor in tensors.values())
+        if size + added > _FILE_BYTES:
+            file, size = f"optimizer-{len(files):05d}.safetensors", 0
+            files[file] = {}
+        files[file] |= tensors
+        places[name] = file
+        size += added
+    for file, content in files.items():
+        save_file({key: tensor.contiguous() for key, tensor in content.items()}, folder / file)
+    numbers = {"cpu": state.rng_cpu} | ({} if state.rng_cuda is None else {"cuda": state.rng_cuda})
+    save_file(numbers, folder / _RNG_FILE)
+    index = {"format": _FORMAT, "step": state.step, "master_weights": master_weights, "parameters": places}
+    (folder / STATE_FILE).write_text(json.dumps(index, indent=1) + "\n", encoding="utf-8")
+
+
+def load_trainer_state(folder: Path, model: "PreTrainedModel") -> TrainerState:
+    """Read a state onto the model's device; master weights, where it holds any, go into the model.
+
+    Raises:
+        UserError: the folder holds no readable state, or that of another model.
+    """
+    try:
+        index: dict[str, Any] = json.loads((folder / STATE_FILE).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UserError(f"'{folder / STATE_FILE}' can't be read; resume from a round that is whole.") from error
+    parameters = trainable_parameters(model)
+    places: dict[str, str] = index["parameters"]
+    if index["format"] != _FORMAT or list(places) != list(parameters):
+        raise UserError(f"'{folder}' holds the trainer state of another model; start a new run folder.")
+    state = TrainerState(int(index["step"]), {}, {}, torch.empty(0), None)
+    for file in dict.fromkeys(places.values()):
+        tensors = load_file(folder / file, device=str(model.device))
+        for name in (name for name, place in places.items() if place == file):
+            weight = parameters[name]
+            if tensors[f"exp_avg.{name}"].shape != weight.shape:
+                raise UserError(f"'{folder}' has another shape for parameter '{name}'; start a new run folder.")
+            state.exp_avg[name] = tensors[f"exp_avg.{name}"]
+            state.exp_avg_sq[name] = tensors[f"exp_avg_sq.{name}"]
+            if index["master_weights"]:
+                weight.data.copy_(tensors[f"weight.{name}"])
+    numbers = load_file(folder / _RNG_FILE)
+    state.rng_cpu, state.rng_cuda = numbers["cpu"], numbers.get("cuda")
+    return state

@@ -1,0 +1,144 @@
+"""The policy update of one round: reference logprobs, then every optimiser step, then what they say in numbers.
+
+Cheap to import: torch loads inside ``update_policy``, because every config file needs ``UpdateConfig``.
+"""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from grpo_core.policy.batching import TrainingRollout, microbatches
+from grpo_core.policy.config import NonFiniteUpdate, UpdateConfig
+from grpo_core.schemas import Progress, no_progress
+
+if TYPE_CHECKING:
+    import torch
+    from transformers import PreTrainedModel
+
+    from grpo_core.policy.optimizer import TrainerState
+    from grpo_core.policy.step import StepSums
+
+__all__ = ["NonFiniteUpdate", "TrainingRollout", "UpdateConfig", "UpdateMetrics", "update_policy"]
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateMetrics:
+    """Means over the completion tokens of all steps of a round, unless said otherwise; None: nothing was measured."""
+
+    steps: int  # optimiser steps taken; 0 when no rollout was in the loss
+    tokens: int  # completion tokens in the loss, summed over the steps
+    loss: float | None = None
+    policy_loss: float | None = None
+    kl: float | None = None  # k3 to the reference, nats; None without one
+    clip_ratio: float | None = None  # share of tokens held at either bound
+    clip_ratio_low: float | None = None
+    clip_ratio_high: float | None = None
+    entropy: float | None = None  # of the policy in training, nats
+    grad_norm: float | None = None  # mean over steps, before clipping
+    learning_rate: float | None = None  # of the last step
+    ratio_mean: float | None = None
+    ratio_max: float | None = None  # the largest of any token
+    sampler_logprob_drift: float | None = None  # |trainer - sampler| before any update, nats
+
+    def as_dict(self) -> dict[str, float]:
+        """The metrics that were measured, by name."""
+        return {name: float(value) for name, value in asdict(self).items() if value is not None}
+
+
+def update_policy(
+    model: "PreTrainedModel",
+    reference: "PreTrainedModel | None",
+    rollouts: Sequence[TrainingRollout],
+    optimizer_state: "TrainerState",
+    config: UpdateConfig,
+    *,
+    temperature: float,
+    seed: int,
+    round_number: int,
+    autocast_dtype: "torch.dtype | None" = None,
+    progress: Progress = no_progress,
+) -> UpdateMetrics:
+    """Change the model and the optimiser's state in place by epochs * minibatches steps on the round's rollouts.
+
+    Rollouts out of the loss (dead groups, no reward, truncated ones if masked) are dropped before any forward pass. The
+    model is put into eval mode and stays there: without dropout the first ratio is 1 and a round can be done again bit
+    for bit (on a CPU; a GPU's kernels may add in another order).
+
+    Args:
+        model: the policy in float32 (master weights), on its device.
+        reference: the fixed policy of the KL, of the same architecture; not used when kl_coef is 0 or every rollout
+            brings its ref_logprobs.
+        rollouts: all of the round; rollouts of one prompt_id are a group.
+        temperature: of the sampler.
+        autocast_dtype: bfloat16 on a GPU, None for float32 throughout.
+        progress: hears of done and total micro-batches, passes without gradient included.
+
+    Raises:
+        NonFiniteUpdate: a loss or gradient norm is NaN or infinite. That step changed nothing; earlier steps of the
+            round have, so the round is not to be saved.
+        ValueError: no reference where one is needed, or parameters that are not float32.
+    """
+    from grpo_core.policy.form import inspect_model
+    from grpo_core.policy.optimizer import build_optimizer, random_numbers
+    from grpo_core.policy.step import Forward, plan_steps, record_logprobs, row_crossover, run_step
+
+    kept = [replace(r) for r in rollouts if r.in_loss and not (config.mask_truncated and r.truncated)]
+    if not kept:
+        return UpdateMetrics(steps=0, tokens=0)
+    lacking = [r for r in kept if r.ref_logprobs is None] if config.kl_coef > 0 else []
+    if lacking and reference is None:
+        raise ValueError(f"kl_coef {config.kl_coef} needs a reference policy; give one or set update.kl_coef to 0")
+    model.eval()
+    with random_numbers(optimizer_state, model.device, seed):
+        longest = max(len(r.prompt_ids) + len(r.completion_ids) for r in kept)
+        form = inspect_model(model, longest)
+        forward = Forward(form, temperature, autocast_dtype)
+        steps = plan_steps(kept, config, form, seed=seed, round_number=round_number)
+        to_record = microbatches(lacking, config.tokens_per_microbatch, row_crossover(form))
+        recompute = kept if config.old_logprobs == "trainer" else []
+        to_recompute = microbatches(recompute, config.tokens_per_microbatch, row_crossover(form))
+        total = len(to_record) + len(to_recompute) + sum(len(step.batches) for step in steps)
+        done = 0
+
+        def tick() -> None:
+            nonlocal done
+            done += 1
+            progress(done, total)
+
+        if lacking and reference is not None:
+            reference.eval()
+            for rollout, logprobs in record_logprobs(reference, to_record, forward, tick):
+                rollout.ref_logprobs = logprobs
+        drift = 0.0
+        for rollout, logprobs in record_logprobs(model, to_recompute, forward, tick):
+            drift += float(np.abs(logprobs - rollout.old_logprobs).sum(dtype=np.float64))
+            rollout.old_logprobs = logprobs
+        optimizer = build_optimizer(model, optimizer_state, config)
+        sums = [run_step(model, optimizer, optimizer_state, step, config, forward, tick) for step in steps]
+    first = sums[0]
+    recomputed = sum(batch.tokens for batch in to_recompute)
+    return _summary(sums, config, drift / recomputed if recomputed else first.drift / first.tokens)
+
+
+def _summary(sums: "Sequence[StepSums]", config: UpdateConfig, drift: float) -> UpdateMetrics:
+    tokens = sum(step.tokens for step in sums)
+    low = sum(step.clipped_low for step in sums) / tokens
+    high = sum(step.clipped_high for step in sums) / tokens
+    return UpdateMetrics(
+        steps=len(sums),
+        tokens=tokens,
+        loss=sum(step.loss for step in sums) / tokens,
+        policy_loss=sum(step.policy_loss for step in sums) / tokens,
+        kl=sum(step.kl for step in sums) / tokens if config.kl_coef > 0 else None,
+        clip_ratio=low + high,
+        clip_ratio_low=low,
+        clip_ratio_high=high,
+        entropy=sum(step.entropy for step in sums) / tokens,
+        grad_norm=sum(step.grad_norm for step in sums) / len(sums),
+        learning_rate=sums[-1].learning_rate,
+        ratio_mean=sum(step.ratio for step in sums) / tokens,
+        ratio_max=max(step.ratio_max for step in sums),
+        sampler_logprob_drift=drift,
+    )

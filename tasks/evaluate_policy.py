@@ -1,0 +1,71 @@
+"""Stage: measure a round's policy on the held-out prompts."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from prefect import task
+
+from grpo_core.artifacts import read_parquet
+from grpo_core.evaluation import evaluate
+from grpo_core.generation.open import open_engine
+from grpo_core.rewards.score import build_reward
+from grpo_core.schemas import PROMPTS, Progress
+from tasks import filter_prompts
+from tasks.run import Run, round_folder
+from tasks.score_rewards import reward_key
+from tasks.stage import TASK_OPTIONS, Stage, Writers, execute, input_digest
+
+STAGE_VERSION = 1
+
+
+def is_due(run: Run, round_number: int) -> bool:
+    """Before the first round, after every N-th and after the last."""
+    return round_number % run.config.evaluation.every == 0 or round_number == run.config.rounds
+
+
+def _config(run: Run) -> Mapping[str, Any]:
+    return {
+        "evaluation": run.config.evaluation.model_dump(mode="json", exclude={"every"}),
+        "generation": run.config.generation.model_dump(mode="json", exclude={"group_size", "shard_groups"}),
+        "seed": run.config.seed,
+        **reward_key(run),
+    }
+
+
+def _compute(run: Run, round_number: int, writers: Writers, progress: Progress) -> Mapping[str, float]:
+    prompts = read_parquet(run.store, f"{filter_prompts.FOLDER}/eval.parquet", PROMPTS)
+    config = run.config
+    with (
+        run.local_policy(round_number) as folder,
+        open_engine(folder, config.model, config.generation) as engine,
+    ):
+        table, metrics = evaluate(
+            engine,
+            build_reward(config.reward),
+            prompts,
+            config.evaluation,
+            config.generation,
+            seed=config.seed,
+            progress=progress,
+        )
+    writers["evaluation"].write_table("evaluation.parquet", table)
+    return metrics
+
+
+STAGE = Stage(
+    name="evaluate_policy",
+    version=STAGE_VERSION,
+    folders=lambda n: {"evaluation": round_folder(n, "evaluation")},
+    config=_config,
+    inputs=lambda run, n: {
+        "policy": input_digest(run, round_folder(n, "policy")),
+        "prompts": input_digest(run, filter_prompts.FOLDER),
+    },
+    compute=_compute,
+)
+
+
+@task(name=STAGE.name, **TASK_OPTIONS)
+def evaluate_policy(run: Run, round_number: int, stage: str, key: str) -> dict[str, Any]:
+    """The policy's evaluation; cached by ``key``."""
+    return execute(STAGE, run, round_number)

@@ -1,0 +1,71 @@
+"""A few whole groups of a round as a table to read: what was asked, answered, found and rewarded."""
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from grpo_core.artifacts import read_parquet
+from grpo_core.schemas import ADVANTAGES, PROMPTS, REWARDS, ROLLOUTS
+from grpo_core.seeding import hash64
+from tasks.run import Run, round_folder
+
+_PROMPTS = ["prompt_id", "prompt"]
+_ROLLOUTS = ["rollout_id", "prompt_id", "completion_ids", "text", "finish_reason"]
+_REWARDS = ["rollout_id", "verdict", "extracted", "gold", "reward"]
+_ADVANTAGES = ["rollout_id", "advantage", "in_loss"]
+
+
+def rollout_table(run: Run, round_number: int, rows: int) -> pd.DataFrame:
+    """About ``rows`` rollouts of a round with their rewards and advantages, in the round's order.
+
+    Whole groups only, so that a group's advantages can be understood; at least one. Which groups is decided by a hash
+    of (seed, round, prompt_id): the same ones every time, spread over the round.
+    """
+    rollouts = _read(run, round_number, "rollouts", ROLLOUTS, _ROLLOUTS)
+    chosen = pa.array(sorted(_choose(run.config.seed, round_number, rollouts["prompt_id"].to_pylist(), rows)))
+    rollouts = rollouts.filter(pc.is_in(rollouts["prompt_id"], chosen))
+    rollouts = rollouts.append_column("length", pc.list_value_length(rollouts["completion_ids"]))
+    prompts = read_parquet(run.store, "prompts/train.parquet", _part(PROMPTS, _PROMPTS)).to_pandas()
+    table = rollouts.drop_columns(["completion_ids"]).to_pandas().merge(prompts, on="prompt_id", how="left")
+    for name, schema, columns in (("rewards", REWARDS, _REWARDS), ("advantages", ADVANTAGES, _ADVANTAGES)):
+        more = _read(run, round_number, name, schema, columns).to_pandas()
+        table = table.merge(more, on="rollout_id", how="left")
+    table = table.rename(columns={"text": "completion", "length": "completion_length"})
+    return table[
+        [
+            "rollout_id",
+            "prompt",
+            "completion",
+            "extracted",
+            "gold",
+            "verdict",
+            "reward",
+            "advantage",
+            "in_loss",
+            "finish_reason",
+            "completion_length",
+        ]
+    ]
+
+
+def _choose(seed: int, round_number: int, prompt_ids: list[str], rows: int) -> list[str]:
+    """Prompts in the order of their hash until the next group would go beyond ``rows``."""
+    sizes: dict[str, int] = {}
+    for prompt_id in prompt_ids:
+        sizes[prompt_id] = sizes.get(prompt_id, 0) + 1
+    chosen: list[str] = []
+    total = 0
+    for prompt_id in sorted(sizes, key=lambda p: (hash64(seed, "rollout_table", round_number, p), p)):
+        total += sizes[prompt_id]
+        if chosen and total > rows:
+            break
+        chosen.append(prompt_id)
+    return chosen
+
+
+def _part(schema: pa.Schema, columns: list[str]) -> pa.Schema:
+    return pa.schema([schema.field(name) for name in columns])
+
+
+def _read(run: Run, round_number: int, name: str, schema: pa.Schema, columns: list[str]) -> pa.Table:
+    return run.artifact(round_folder(round_number, name)).read_table(_part(schema, columns))

@@ -1,0 +1,165 @@
+"""A training run: its folder, its config, and the lock that lets one writer in."""
+
+import contextlib
+import json
+import os
+import socket
+import time
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import filelock
+import yaml
+
+from grpo_core.artifacts import Artifact
+from grpo_core.config import RunConfig, changed_keys, parse_config, to_yaml
+from grpo_core.errors import UserError
+from grpo_core.storage import Store
+
+CONFIG = "config.yaml"
+IDENTITY = "run.json"
+LOCK = ".lock"
+HOLDER = ".lock-holder.json"
+
+# These may change while a run lives: no stage reads them.
+FREE_KEYS = ("rounds", "tracking.", "retention.", "name")
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run as every stage sees it; small and picklable, so that it can be sent to another process."""
+
+    uri: str
+    config: RunConfig
+
+    @cached_property
+    def store(self) -> Store:
+        return Store(self.uri)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"uri": self.uri, "config": self.config}
+
+    def artifact(self, folder: str) -> Artifact:
+        return Artifact(self.store, folder)
+
+    @cached_property
+    def identity(self) -> str:
+        """The run's own name for life, given when its folder was made; Prefect and MLflow find it by this."""
+        return str(json.loads(self.store.read_bytes(IDENTITY))["run_id"])
+
+    @contextlib.contextmanager
+    def local_policy(self, round_number: int) -> Iterator[Path]:
+        """The policy that a round left, as a local folder. Raises UserError when retention removed it."""
+        folder = round_folder(round_number, "policy")
+        if self.artifact(folder).is_retired:
+            raise UserError(
+                f"The policy in '{self.uri}/{folder}' was removed by retention; raise retention.policies in the config "
+                "before a run whose old policies shall stay."
+            )
+        with self.store.local_folder(folder) as local:
+            yield local
+
+    def rounds_on_disk(self) -> list[int]:
+        """Numbers of the rounds that have anything on disk, in order."""
+        folder = self.store.path("rounds")
+        if not self.store.fs.isdir(folder):
+            return []
+        names = (entry.rstrip("/").rsplit("/", 1)[-1] for entry in self.store.fs.ls(folder, detail=False))
+        return sorted(int(name) for name in names if name.isdigit())
+
+
+def round_folder(number: int, artifact: str = "") -> str:
+    """``rounds/0007`` or ``rounds/0007/rollouts``. Round 0 holds the policy that training starts from."""
+    return f"rounds/{number:04d}/{artifact}".rstrip("/")
+
+
+def open_run(uri: str) -> Run:
+    """The run in a folder, by the config stored there. Raises UserError when there is none."""
+    store = Store(uri)
+    try:
+        values = yaml.safe_load(store.read_bytes(CONFIG))
+    except FileNotFoundError as error:
+        raise UserError(f"'{uri}' holds no run ({CONFIG} is missing); give the folder that train printed.") from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise UserError(f"'{uri}/{CONFIG}' is damaged; restore it or train into another --run-dir.") from error
+    return Run(store.uri, parse_config(values if isinstance(values, dict) else {}, f"'{uri}/{CONFIG}'"))
+
+
+def create_or_open(uri: str, config: RunConfig) -> tuple[Run, bool]:
+    """The run of this config in a folder, made when the folder is empty; True when it is new.
+
+    Raises:
+        UserError: the folder belongs to another config (the keys are named), or holds something else.
+    """
+    store = Store(uri)
+    run = Run(store.uri, config)
+    if store.exists(CONFIG):
+        changed = [key for key in changed_keys(open_run(uri).config, config) if not key.startswith(FREE_KEYS)]
+        if changed:
+            raise UserError(
+                f"'{uri}' was made by another config ({', '.join(changed)} differ); use another --run-dir or set "
+                f"{'it' if len(changed) == 1 else 'them'} back to the values in {CONFIG}."
+            )
+        is_new = False
+    else:
+        if set(store.files("")) - {IDENTITY}:
+            raise UserError(f"'{uri}' is not empty and holds no run; give --run-dir an empty or new folder.")
+        is_new = True
+        if not store.exists(IDENTITY):  # else a kill came between the two files
+            identity = {"run_id": uuid.uuid4().hex, "created_at": time.time()}
+            store.write_bytes(IDENTITY, (json.dumps(identity) + "\n").encode())
+    store.write_bytes(CONFIG, to_yaml(config).encode())
+    return run, is_new
+
+
+def discard_new(run: Run) -> None:
+    """Take back a run folder that this process made and whose first stage was refused: nothing half written stays."""
+    store = run.store
+    for name in (*store.files(""), *store.hidden_files("")):
+        store.delete(name)
+    if store.is_local:
+        for folder, _, _ in os.walk(store.root, topdown=False):
+            with contextlib.suppress(OSError):  # a folder that holds anything else stays
+                Path(folder).rmdir()
+
+
+@contextlib.contextmanager
+def single_writer(uri: str) -> Iterator[None]:
+    """Hold the run's lock. The operating system frees it when its owner dies, however that happens.
+
+    Raises:
+        UserError: someone else holds it; the sentence says who, where and since when.
+    """
+    store = Store(uri)
+    if not store.is_local:
+        yield
+        return
+    try:
+        Path(store.root).mkdir(parents=True, exist_ok=True)
+        lock = filelock.FileLock(store.path(LOCK), timeout=0)
+        lock.acquire()
+    except filelock.Timeout:
+        raise UserError(f"'{uri}' is being written by {_holder(store)}; wait for it or stop it first.") from None
+    except OSError as error:
+        raise UserError(
+            f"'{uri}' can't be written ({error.strerror or error}); give a folder you may write to."
+        ) from error
+    try:
+        holder = {"host": socket.gethostname(), "pid": os.getpid(), "since": time.strftime("%Y-%m-%d %H:%M:%S %Z")}
+        store.write_bytes(HOLDER, json.dumps(holder).encode())
+        yield
+    finally:
+        store.delete(HOLDER)
+        lock.release()
+
+
+def _holder(store: Store) -> str:
+    try:
+        holder = json.loads(store.read_bytes(HOLDER))
+        return f"process {holder['pid']} on {holder['host']} since {holder['since']}"
+    except (OSError, ValueError, KeyError):
+        return "another process"

@@ -1,0 +1,29 @@
+"""A round in one row, read from its manifests: what the table on the terminal and ``status --json`` show."""
+
+import json
+from typing import Any
+
+from tasks.run import Run, round_folder
+
+ARTIFACTS = ("rollouts", "rewards", "advantages", "policy", "evaluation")
+
+
+def round_summary(run: Run, round_number: int) -> dict[str, Any]:
+    """Metrics of a round by artifact, and seconds per artifact; artifacts that are not finished are left out."""
+    summary: dict[str, Any] = {"round": round_number, "seconds": {}}
+    for name in ARTIFACTS:
+        artifact = run.artifact(round_folder(round_number, name))
+        manifest = artifact.manifest()
+        if manifest is None:
+            continue
+        summary[name] = dict(manifest.metrics)
+        summary["seconds"][name] = read_seconds(run, artifact.file("timings.json"))
+    return summary
+
+
+def read_seconds(run: Run, relative: str) -> float:
+    """Wall-clock seconds that a stage took, from its timings file; 0 when that is gone (it is in no digest)."""
+    try:
+        return float(json.loads(run.store.read_bytes(relative))["seconds"])
+    except (FileNotFoundError, ValueError, KeyError):
+        return 0.0

@@ -1,0 +1,219 @@
+"""MLflow's record of a run: a mirror of the run folder, which alone is the truth.
+
+``Tracker.sync`` may be called at any time, any number of times and after any kill: it looks at what lies on disk and at
+what MLflow holds, and adds what is missing. The parent run is the training run, a child run is a round.
+"""
+
+import posixpath
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Literal
+
+from grpo_core.artifacts import Manifest, digest_json, read_parquet
+from grpo_core.errors import UserError
+from grpo_core.schemas import REJECTED
+from tasks.learning_curve import draw_curve
+from tasks.mirror import Mirror
+from tasks.rollout_table import rollout_table
+from tasks.run import CONFIG, Run, round_folder
+from tasks.tracking_facts import (
+    TABLES,
+    RoundOnDisk,
+    dataset_inputs,
+    metric_points,
+    params_of,
+    prompts_on_disk,
+    read_round,
+)
+from tasks.tracking_place import place_of
+from tasks.tracking_store import Record, connect, quiet, store_failures
+
+if TYPE_CHECKING:
+    from mlflow.entities import Metric
+
+Status = Literal["RUNNING", "FINISHED", "FAILED", "KILLED"]
+
+SYNCED_TAG = "grpo_rounds.synced"  # digest of all that a round has on disk: equal means that nothing is to be done
+_TABLE_OF = ("rollouts", "rewards", "advantages")  # what the table of rollouts is made of
+_FORMAT = 1  # raised when the same round would be mirrored otherwise
+
+
+class Tracker:
+    """Keeps MLflow's record of one run. A store that fails or is away never stops the run: see ``problem``.
+
+    Attributes:
+        ui_command: how to look at the record: a command for the shell, or the server's address.
+        problem: one sentence when the record is behind the disk, else None. The next ``sync`` makes up for it.
+
+    Raises:
+        UserError: the tracking address can't be one; at the first contact also when the experiment was deleted.
+    """
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+        self.place = place_of(run)
+        self.ui_command = self.place.ui_command
+        self.problem: str | None = None
+        self._record: Record | None = None
+        self._was_contacted = False
+        self._status: Status | None = None
+        self._rounds: dict[int, RoundOnDisk] = {}
+
+    @property
+    def run_id(self) -> str | None:
+        """MLflow's id of the parent run; None when the store can't be reached."""
+        self._guarded(lambda record: None)
+        return self._record.parent.run_id if self._record else None
+
+    def sync(self, rounds: Iterable[int] | None = None) -> str | None:
+        """Bring MLflow's record of these rounds (None: all) up to what lies on disk; returns ``problem``."""
+        # After a failure anything may be missing; a round that isn't costs one comparison.
+        wanted = None if rounds is None or self.problem else set(rounds)
+
+        def work(record: Record) -> None:
+            on_disk = self.run.rounds_on_disk()
+            for number in on_disk:
+                if wanted is None or number in wanted or number not in self._rounds:
+                    self._rounds[number] = read_round(self.run, number)
+            for number in on_disk:
+                if wanted is None or number in wanted:
+                    self._sync_round(record, self._rounds[number])
+            self._sync_prompts(record.parent)
+            self._sync_curve(record.parent, [self._rounds[number] for number in on_disk])
+            self._send_status(record)
+
+        if self._guarded(work):
+            self.problem = None
+        return self.problem
+
+    def set_status(self, status: Status) -> None:
+        """Set the training run's status; rounds that were left unfinished get the same when it is a bad end."""
+        self._status = status
+        self._guarded(self._send_status)
+
+    def _guarded(self, work: Callable[[Record], None]) -> bool:
+        """Do work with the store, connecting first when need be; False when the store failed (see ``problem``)."""
+        failures = store_failures()
+        try:
+            with quiet():
+                if self._record is None:
+                    self._record = connect(self.run, self.place)
+                    self._describe(self._record.parent)
+                work(self._record)
+        except (*failures, UserError) as error:
+            # A wrong setting is told at the first contact; later on, training is worth more than its record.
+            if isinstance(error, UserError) and not self._was_contacted:
+                raise
+            self._record = None
+            reason = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")[:200]
+            self.problem = (
+                f"MLflow's record of '{self.run.uri}' is behind ({reason}); when the store is well again, rebuild it "
+                f"with: grpo-rounds track {self.run.uri}"
+            )
+            return False
+        finally:
+            self._was_contacted = True
+        return True
+
+    def _describe(self, parent: Mirror) -> None:
+        """Name, config and params: what is known before any round is."""
+        run = self.run
+        parent.rename(run.config.name)
+        note = f"Run folder: `{run.uri}`. It is the truth; rebuild this record with `grpo-rounds track {run.uri}`."
+        parent.set_tags({"grpo_rounds.folder": run.uri, "mlflow.note.content": note})
+        params = params_of(run.config)
+        parent.add_params(params)
+        # A param is set once; what may change while a run lives goes on as a tag.
+        latest = {
+            f"config.{key}": value
+            for key, value in params.items()
+            if parent.params[key] != value or f"config.{key}" in parent.tags
+        }
+        parent.set_tags(latest)
+        record = run.store.record(CONFIG)
+        parent.upload(run.store, {CONFIG: CONFIG}, "config", record.sha256 if record else "")
+
+    def _sync_round(self, record: Record, found: RoundOnDisk) -> None:
+        if not found.manifests:
+            return
+        digest = digest_json([_FORMAT, self.run.config.tracking.table_rows, found.digest])
+        if found.number == 0:
+            self._sync_start(record.parent, found, digest)
+            return
+        child = record.child(found.number, found.started_ms)
+        if child.tags.get(SYNCED_TAG) == digest:
+            return
+        # The child remembers what the parent has: the parent goes first, so that a kill in between loses nothing, and
+        # a stage that was made once more, with the same values at another time, adds no second point.
+        points = [point for point in metric_points(found) if child.metrics.get(point.key) != point.value]
+        record.parent.log_metrics(points)
+        child.log_metrics(points)
+        for name in TABLES:
+            self._upload(child, found, name)
+        self._put_rollout_table(child, found)
+        child.set_status("FINISHED" if "policy" in found.manifests else "RUNNING", found.finished_ms)
+        child.set_tags({SYNCED_TAG: digest})
+
+    def _sync_start(self, parent: Mirror, found: RoundOnDisk, digest: str) -> None:
+        """Round 0 is the policy that training starts from: it has no run of its own."""
+        tag = f"{SYNCED_TAG}.0000"
+        if parent.tags.get(tag) == digest:
+            return
+        parent.log_metrics(_not_yet_logged(parent, metric_points(found)))
+        self._upload(parent, found, "evaluation")
+        parent.set_tags({tag: digest})
+
+    def _upload(self, mirror: Mirror, found: RoundOnDisk, name: str) -> None:
+        if name in found.manifests:
+            artifact = self.run.artifact(round_folder(found.number, name))
+            folder = "" if name.endswith(".parquet") else name
+            self._upload_files(mirror, artifact.folder, folder, name.partition(".")[0], found.manifests[name])
+
+    def _upload_files(self, mirror: Mirror, source: str, target: str, label: str, manifest: Manifest) -> None:
+        files = {posixpath.join(source, file): posixpath.join(target, file) for file in manifest.files}
+        mirror.upload(self.run.store, files, label, manifest.digest)
+
+    def _put_rollout_table(self, child: Mirror, found: RoundOnDisk) -> None:
+        rows = self.run.config.tracking.table_rows
+        if rows == 0 or not set(_TABLE_OF) <= set(found.manifests):
+            return
+        digest = digest_json([rows, *(found.manifests[part].digest for part in _TABLE_OF)])
+        child.put_table("rollouts_table.json", lambda: rollout_table(self.run, found.number, rows), digest)
+
+    def _sync_curve(self, parent: Mirror, rounds: list[RoundOnDisk]) -> None:
+        summaries = [found.summary for found in rounds if found.manifests]
+        if summaries:
+            name = self.run.config.name
+            digest = digest_json([_FORMAT, name, summaries])
+            parent.put_file("learning_curve.png", lambda: draw_curve(name, summaries), digest)
+
+    def _sync_prompts(self, parent: Mirror) -> None:
+        found = prompts_on_disk(self.run)
+        tag = f"{SYNCED_TAG}.prompts"
+        if found is None or parent.tags.get(tag) == found.digest:
+            return
+        manifest = found.manifests["prompts"]
+        parent.log_metrics(_not_yet_logged(parent, metric_points(found)))
+        self._upload_files(parent, "prompts", "prompts", "prompts", manifest)
+        rejected = read_parquet(self.run.store, "prompts/rejected.parquet", REJECTED).to_pandas()
+        firsts = {f"first_{column}": (column, "first") for column in ("source", "source_row", "prompt", "detail")}
+        reasons = rejected.groupby("reason", sort=True).agg(rows=("reason", "size"), **firsts).reset_index()
+        parent.put_table("rejected_reasons.json", lambda: reasons, manifest.digest)
+        parent.add_inputs(dataset_inputs(self.run, manifest))
+        parent.set_tags({tag: found.digest})
+
+    def _send_status(self, record: Record) -> None:
+        if self._status is None:
+            return
+        # An end is dated by the last thing that was finished, so that it is the same whenever it is told.
+        last = [read_round(self.run, number).finished_ms for number in self.run.rounds_on_disk()[-1:]]
+        end = max(last, default=0) or record.parent.start_time
+        record.parent.set_status(self._status, end)
+        if self._status in ("FAILED", "KILLED"):
+            for child in record.children.values():
+                if child.status == "RUNNING":
+                    child.set_status(self._status, end)
+
+
+def _not_yet_logged(parent: Mirror, points: list["Metric"]) -> list["Metric"]:
+    """Points without those whose value is known at their step, whenever it was logged."""
+    return [point for point in points if (point.step, point.value) not in parent.history(point.key)]

@@ -1,0 +1,143 @@
+"""What a run folder says, in MLflow's terms: metrics, params and dataset inputs."""
+
+import json
+import math
+import posixpath
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from grpo_core.artifacts import TIMINGS, Manifest, digest_json
+from grpo_core.config import RunConfig
+from tasks.run import Run, round_folder
+from tasks.summary import read_seconds
+
+if TYPE_CHECKING:
+    from mlflow.entities import DatasetInput, Metric
+
+# Artifact of a round -> the first part of its metrics' names, by which MLflow groups its charts.
+GROUPS = {
+    "rollouts": "rollout",
+    "rewards": "reward",
+    "advantages": "advantage",
+    "policy": "update",
+    "evaluation": "eval",
+}
+TABLES = ("plan.parquet", "rollouts", "rewards", "advantages", "evaluation")
+_LONGEST_PARAM = 500
+
+
+@dataclass(frozen=True, slots=True)
+class RoundOnDisk:
+    """What a round's finished artifacts say, read once."""
+
+    number: int
+    manifests: dict[str, Manifest]
+    seconds: dict[str, float]
+
+    @property
+    def digest(self) -> str:
+        """The identity of everything here: equal means that nothing has happened since."""
+        parts = {n: [m.digest, m.finished_at, dict(m.metrics), self.seconds[n]] for n, m in self.manifests.items()}
+        return digest_json(parts)
+
+    @property
+    def started_ms(self) -> int:
+        """When its first artifact was finished."""
+        return min((milliseconds(m.finished_at) for m in self.manifests.values()), default=0)
+
+    @property
+    def finished_ms(self) -> int:
+        return max((milliseconds(m.finished_at) for m in self.manifests.values()), default=0)
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        """As ``tasks.summary.round_summary`` gives it, without the seconds."""
+        return {"round": self.number} | {name: dict(m.metrics) for name, m in self.manifests.items()}
+
+
+def read_round(run: Run, number: int) -> RoundOnDisk:
+    """Manifests and timings of a round's finished artifacts, by name."""
+    manifests: dict[str, Manifest] = {}
+    seconds: dict[str, float] = {}
+    for name in dict.fromkeys((*TABLES, *GROUPS)):
+        artifact = run.artifact(round_folder(number, name))
+        manifest = artifact.manifest()
+        if manifest is not None:
+            manifests[name] = manifest
+            seconds[name] = read_seconds(run, artifact.file(artifact.prefix + TIMINGS))
+    return RoundOnDisk(number, manifests, seconds)
+
+
+def prompts_on_disk(run: Run) -> RoundOnDisk | None:
+    """The run's prompts as if they were a part of round 0; None before they are finished."""
+    manifest = run.artifact("prompts").manifest()
+    return manifest and RoundOnDisk(0, {"prompts": manifest}, {"prompts": 0.0})
+
+
+def metric_points(found: RoundOnDisk) -> list["Metric"]:
+    """A round's metrics at its number as step, with the manifests' times, so that MLflow knows a repeated point.
+
+    Non-finite values would break MLflow's pages: they are left out and counted in ``nonfinite_dropped``.
+    """
+    from mlflow.entities import Metric
+
+    points, dropped = [], 0
+    for name, manifest in found.manifests.items():
+        at = milliseconds(manifest.finished_at)
+        group = "model" if (name, found.number) == ("policy", 0) else GROUPS.get(name, name.partition(".")[0])
+        values = {f"{group}/{metric_name(key)}": float(value) for key, value in manifest.metrics.items()}
+        if found.seconds[name]:
+            values[f"seconds/{manifest.parts['stage']}"] = found.seconds[name]
+        points += [Metric(key, value, at, found.number) for key, value in values.items() if math.isfinite(value)]
+        dropped += sum(not math.isfinite(value) for value in values.values())
+    if dropped:
+        points.append(Metric("nonfinite_dropped", float(dropped), found.finished_ms, found.number))
+    return points
+
+
+def metric_name(key: str) -> str:
+    """A name that MLflow takes: ``pass@8`` becomes ``pass_at_8``."""
+    return re.sub(r"[^\w./ -]", "_", key.replace("@", "_at_"), flags=re.ASCII)
+
+
+def params_of(config: RunConfig) -> dict[str, str]:
+    """The config as MLflow's params; a long value is left out (MLflow would cut it), config.yaml has it whole."""
+    return {key: value for key, value in flatten(config.model_dump(mode="json")) if len(value) <= _LONGEST_PARAM}
+
+
+def flatten(values: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+    """Dotted keys and texts of nested config values; what is no text is written as JSON."""
+    for key, value in values.items():
+        if isinstance(value, dict) and value:
+            yield from flatten(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def dataset_inputs(run: Run, manifest: Manifest) -> list["DatasetInput"]:
+    """The training and the held-out prompts as MLflow's dataset inputs, known by the digests of their files."""
+    from mlflow.entities import Dataset, DatasetInput, InputTag
+
+    source = run.config.data.source
+    kind = "local" if run.store.is_local else run.store.uri.partition("://")[0]
+    inputs = []
+    for split, context in (("train", "training"), ("eval", "evaluation")):
+        file = f"{split}.parquet"
+        sha256 = manifest.files[file].sha256
+        dataset = Dataset(
+            name=f"{source[-400:]}:{split}",
+            digest=sha256[:36],  # the longest that MLflow takes
+            source_type=kind,
+            source=json.dumps({"uri": posixpath.join(run.store.uri, "prompts", file), "data_source": source}),
+            profile=json.dumps({"num_rows": int(manifest.metrics.get(split, 0))}),
+        )
+        tags = {"mlflow.data.context": context, "sha256": sha256, "data.source": source[-400:]}
+        inputs.append(DatasetInput(dataset, [InputTag(key, value) for key, value in tags.items()]))
+    return inputs
+
+
+def milliseconds(seconds: float) -> int:
+    """MLflow counts time in whole milliseconds since the epoch."""
+    return int(seconds * 1000)

@@ -1,0 +1,118 @@
+"""Stage: move the policy towards the rollouts that beat their own group; leaves the next policy and the optimiser's state."""
+
+import gc
+from collections.abc import Mapping
+from typing import Any
+
+import pyarrow.compute as pc
+import torch
+from prefect import task
+
+from grpo_core.models import compute_dtype, load_policy, load_tokenizer, resolve_device, save_policy
+from grpo_core.policy.batching import TrainingRollout
+from grpo_core.policy.optimizer import load_trainer_state, new_trainer_state, save_trainer_state
+from grpo_core.policy.update import update_policy as run_update
+from grpo_core.schemas import ADVANTAGES, ROLLOUTS, Progress
+from tasks import initial_policy
+from tasks.run import Run, round_folder
+from tasks.stage import TASK_OPTIONS, Stage, Writers, execute, input_digest
+
+STAGE_VERSION = 1
+
+
+def _config(run: Run) -> Mapping[str, Any]:
+    config = run.config
+    return {
+        "update": config.update.model_dump(mode="json"),
+        "generation.temperature": config.generation.temperature,
+        "model.dtype": config.model.dtype,
+        "seed": config.seed,
+    }
+
+
+def _inputs(run: Run, round_number: int) -> Mapping[str, str]:
+    inputs = {
+        "rollouts": input_digest(run, round_folder(round_number, "rollouts")),
+        "advantages": input_digest(run, round_folder(round_number, "advantages")),
+        "policy": input_digest(run, round_folder(round_number - 1, "policy")),
+        "reference": input_digest(run, initial_policy.FOLDER),
+    }
+    if round_number > 1:
+        inputs["trainer_state"] = input_digest(run, round_folder(round_number - 1, "trainer_state"))
+    return inputs
+
+
+def training_rollouts(run: Run, round_number: int) -> list[TrainingRollout]:
+    """The round's rollouts with their advantages, joined by key; those out of the loss are left out."""
+    advantages = run.artifact(round_folder(round_number, "advantages")).read_table(ADVANTAGES)
+    weights = {
+        row["rollout_id"]: row["advantage"]
+        for row in advantages.filter(pc.field("in_loss")).select(["rollout_id", "advantage"]).to_pylist()
+    }
+    rollouts = run.artifact(round_folder(round_number, "rollouts")).read_table(ROLLOUTS)
+    return [
+        TrainingRollout(
+            prompt_id=row["prompt_id"],
+            prompt_ids=row["prompt_ids"],
+            completion_ids=row["completion_ids"],
+            old_logprobs=row["logprobs"],
+            advantage=weights[row["rollout_id"]],
+            truncated=row["finish_reason"] == "length",
+        )
+        for row in rollouts.to_pylist()
+        if row["rollout_id"] in weights
+    ]
+
+
+def _compute(run: Run, round_number: int, writers: Writers, progress: Progress) -> Mapping[str, float]:
+    config = run.config
+    device = resolve_device(config.model)
+    dtype = compute_dtype(config.model, device)
+    with run.local_policy(round_number - 1) as folder:
+        model, tokenizer = load_policy(folder, device, torch.float32), load_tokenizer(folder)
+    reference = None
+    if config.update.kl_coef:
+        with run.local_policy(0) as folder:
+            reference = load_policy(folder, device, dtype)
+    if round_number > 1:
+        with run.store.local_folder(round_folder(round_number - 1, "trainer_state")) as folder:
+            state = load_trainer_state(folder, model)
+    else:
+        state = new_trainer_state(model, config.seed)
+    metrics = run_update(
+        model,
+        reference,
+        training_rollouts(run, round_number),
+        state,
+        config.update,
+        temperature=config.generation.temperature,
+        seed=config.seed,
+        round_number=round_number,
+        autocast_dtype=None if dtype is torch.float32 else dtype,
+        progress=progress,
+    )
+    saves_master = dtype is not torch.float32
+    writers["trainer_state"].write_folder(
+        lambda folder: save_trainer_state(folder, model, state, master_weights=saves_master)
+    )
+    writers["policy"].write_folder(lambda folder: save_policy(model.to(dtype), tokenizer, folder))
+    del model, reference, state
+    gc.collect()
+    return metrics.as_dict()
+
+
+STAGE = Stage(
+    name="update_policy",
+    version=STAGE_VERSION,
+    # The policy comes last: it is what the next round waits for.
+    folders=lambda n: {"trainer_state": round_folder(n, "trainer_state"), "policy": round_folder(n, "policy")},
+    config=_config,
+    inputs=_inputs,
+    compute=_compute,
+)
+
+
+@task(name=STAGE.name, **TASK_OPTIONS)
+def update_policy(run: Run, round_number: int, stage: str, key: str) -> dict[str, Any]:
+    """The round's policy; cached by ``key``."""
+    return execute(STAGE, run, round_number)

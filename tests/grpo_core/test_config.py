@@ -1,0 +1,90 @@
+from pathlib import Path
+
+import pytest
+import yaml
+
+from flows.template import commented_config
+from grpo_core.config import RunConfig, changed_keys, load_config, to_yaml
+from grpo_core.errors import UserError
+
+CONFIGS = Path(__file__).parents[2] / "configs"
+
+
+def load(tmp_path, text, **more):
+    (tmp_path / "mine.yaml").write_text(text)
+    return load_config(tmp_path / "mine.yaml", **more)
+
+
+def test_defaults_are_the_usual_recipe():
+    config = RunConfig()
+    assert config.generation.group_size == 8
+    assert config.generation.temperature == 1.0
+    assert config.generation.max_new_tokens == 2048
+    assert config.update.learning_rate == 1e-6
+    assert config.update.kl_coef == 0.04
+    assert (config.reward.correct, config.reward.box_bonus) == (1.0, 0.1)
+
+
+def test_name_defaults_to_the_file_and_overrides_win(tmp_path):
+    config = load(tmp_path, "rounds: 3\n", overrides=["update.learning_rate=1e-5", "generation.group_size=4"], rounds=5)
+    assert config.name == "mine"
+    assert config.rounds == 5
+    assert config.update.learning_rate == 1e-5
+    assert config.generation.group_size == 4
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("generation: {group_sise: 8}", "generation.group_sise"),
+        ("generation: {group_size: 1}", "generation.group_size"),
+        ("unknown: 1", "unknown"),
+        ("rounds: many", "rounds"),
+        ("generation: 3", "generation"),
+        ("a: [", "line 1"),
+        ("- 1", "must hold keys"),
+    ],
+)
+def test_bad_config_is_one_sentence_that_names_the_key(tmp_path, text, named):
+    with pytest.raises(UserError) as caught:
+        load(tmp_path, text)
+    message = str(caught.value)
+    assert named in message
+    assert "mine.yaml" in message
+    assert "\n" not in message
+
+
+@pytest.mark.parametrize("override", ["update", "=1", "rounds.x=1", "update.learning_rate=[", "update.lr=1"])
+def test_bad_override_is_one_sentence(tmp_path, override):
+    with pytest.raises(UserError):
+        load(tmp_path, "rounds: 2", overrides=[override])
+
+
+def test_missing_file_is_one_sentence(tmp_path):
+    with pytest.raises(UserError, match="grpo-rounds init"):
+        load_config(tmp_path / "none.yaml")
+
+
+@pytest.mark.parametrize("path", sorted(CONFIGS.glob("*.yaml")), ids=lambda path: path.stem)
+def test_shipped_configs_are_valid_and_named_after_their_file(path):
+    assert load_config(path).name == path.stem
+
+
+def test_stored_config_reads_back_equal():
+    config = load_config(CONFIGS / "quickstart.yaml")
+    assert RunConfig.model_validate(yaml.safe_load(to_yaml(config))) == config
+
+
+def test_commented_config_holds_every_key_at_its_default_with_a_comment():
+    text = commented_config()
+    assert RunConfig.model_validate(yaml.safe_load(text)) == RunConfig()
+    lines = text.splitlines()
+    keys = [number for number, line in enumerate(lines) if line and not line.lstrip().startswith("#")]
+    assert len(keys) > 40
+    assert [lines[number] for number in keys if not lines[number - 1].lstrip().startswith("#")] == []
+
+
+def test_changed_keys_are_named_by_their_dots():
+    old = RunConfig()
+    new = old.model_copy(update={"update": old.update.model_copy(update={"kl_coef": 0.1}), "seed": 3})
+    assert changed_keys(old, new) == ["seed", "update.kl_coef"]
