@@ -25,8 +25,8 @@ COLUMNS: list[tuple[str, str, str, str]] = [
 ]
 SECONDS = [("gen", "rollouts"), ("rew", "rewards"), ("upd", "policy"), ("eval", "evaluation")]
 LEGEND = (
-    "held-out, rollouts: share answered right; zero var.: groups whose rewards are all equal; KL to the starting policy, "
-    "entropy in nats a token; len. in tokens; gen, rew, upd, eval in seconds."
+    "held-out, rollouts: share answered right; zero var.: groups whose rewards are all equal; KL to the starting "
+    "policy, entropy in nats a token; len. in tokens; gen, rew, upd, eval in seconds."
 )
 
 STAGE_WORDS = {

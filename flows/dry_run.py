@@ -1,12 +1,12 @@
 """``train --dry-run``: check a config against the world and say what a run of it would do, without writing anything."""
 
-from grpo_core.models import resolve_device
 from rich.console import Console
 from rich.markup import escape
 
 from flows.preflight import check_config
 from grpo_core.config import RunConfig
 from grpo_core.errors import UserError
+from grpo_core.models import resolve_device
 
 
 def describe(config: RunConfig, folder: str, out: Console) -> None:
@@ -33,7 +33,7 @@ def describe(config: RunConfig, folder: str, out: Console) -> None:
     for name, text in lines:
         out.print(f"{name:>11}  {escape(text)}", soft_wrap=True)
     try:
-        check_config(config)
+        check_config(config, folder)
     except UserError as problem:
         out.print(
             f"\nThe config is valid, but this machine can't run it as it stands: {escape(str(problem))}", soft_wrap=True

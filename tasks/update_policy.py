@@ -1,6 +1,5 @@
-"""Stage: move the policy towards the rollouts that beat their own group; leaves the next policy and the optimiser's state."""
+"""Stage: move the policy towards the rollouts that beat their own group; leaves a policy and the optimiser's state."""
 
-import gc
 from collections.abc import Mapping
 from typing import Any
 
@@ -96,8 +95,6 @@ def _compute(run: Run, round_number: int, writers: Writers, progress: Progress) 
         lambda folder: save_trainer_state(folder, model, state, master_weights=saves_master)
     )
     writers["policy"].write_folder(lambda folder: save_policy(model.to(dtype), tokenizer, folder))
-    del model, reference, state
-    gc.collect()
     return metrics.as_dict()
 
 

@@ -60,7 +60,7 @@ def prefect_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[st
 
 @pytest.fixture(scope="session")
 def command(prefect_server: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Command:
-    """Runs ``grpo-rounds`` as a user would, in a folder of the session's own; extra keywords go into the environment."""
+    """Runs ``grpo-rounds`` as a user would, in a folder of the session's own; keywords go into the environment."""
     folder = tmp_path_factory.mktemp("work")
 
     def run(*arguments: object, fault: str = "", **environment: str) -> subprocess.CompletedProcess[str]:

@@ -87,7 +87,13 @@ def test_rounds_on_disk_are_numbers_in_order(tmp_path):
     assert run.rounds_on_disk() == [0, 2, 10]
 
 
-HOLD = "import sys, time; from tasks.run import single_writer\nwith single_writer(sys.argv[1]):\n print('held', flush=True); time.sleep(60)"
+HOLD = """
+import sys, time
+from tasks.run import single_writer
+with single_writer(sys.argv[1]):
+    print("held", flush=True)
+    time.sleep(60)
+"""
 
 
 def test_second_writer_hears_who_holds_the_run_and_a_dead_holder_does_not_block(tmp_path):
