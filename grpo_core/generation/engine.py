@@ -47,8 +47,8 @@ class SamplingParams:
 class Completion:
     """One completion.
 
-    ``logprobs`` has one entry a token, under the distribution that the token was drawn from (temperature, top-k and top-p
-    applied; greedy: temperature 1). ``token_ids`` ends with an EOS id exactly when ``finish_reason`` is "stop".
+    ``logprobs`` has one entry a token, under the distribution that the token was drawn from (temperature, top-k and
+    top-p applied; greedy: temperature 1). ``token_ids`` ends with an EOS id exactly when ``finish_reason`` is "stop".
     """
 
     token_ids: list[int]

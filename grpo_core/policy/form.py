@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
+from torch import Tensor
 
 from grpo_core.policy.batching import PackedGroup
 from grpo_core.policy.logprobs import LogprobForm, completion_logprobs
@@ -22,9 +23,9 @@ _WINDOWS = (("sliding_window", "sliding_attention"), ("attention_chunk_size", "c
 def inspect_model(model: "PreTrainedModel", longest: int | None = None) -> LogprobForm:
     """Try the fast forms against the model's own padded forward pass and say which give the same logprobs.
 
-    Costs a few forward passes over ten tokens; draws no random number. Call it outside autocast, on the policy in eval
-    mode. A model that refuses a form (an error) or computes something else with it (recurrent layers, position biases
-    that ignore position_ids, scaled logits) is used without that form, with a warning in the log.
+    Costs three forward passes over some twenty tokens; draws no random number. Call it outside autocast, on the policy
+    in eval mode. A model that refuses a form (an error) or computes something else with it (recurrent layers, position
+    biases that ignore position_ids, scaled logits) is used without that form, with a warning in the log.
 
     Args:
         longest: tokens of the longest prompt with its completion; over a sliding window the rows are padded, because a
@@ -33,11 +34,13 @@ def inspect_model(model: "PreTrainedModel", longest: int | None = None) -> Logpr
     own = LogprobForm(shared_prefix=False, chunked_head=False, softcap=None, crossover=attention_crossover(model))
     config = model.config.get_text_config()
     chunked = replace(own, chunked_head=True, softcap=getattr(config, "final_logit_softcapping", None))
-    form = chunked if _agrees(model, chunked, own, "its head called chunk by chunk") else own
+    with torch.no_grad():
+        expected = _sample_logprobs(model, own)
+    form = chunked if _agrees(model, chunked, expected, "its head called chunk by chunk") else own
     if _exceeds_window(config, longest):
         return form
     shared = replace(form, shared_prefix=True)
-    return shared if _agrees(model, shared, own, "rows with a shared prefix") else form
+    return shared if _agrees(model, shared, expected, "rows with a shared prefix") else form
 
 
 def attention_crossover(model: "PreTrainedModel") -> float:
@@ -51,17 +54,20 @@ def attention_crossover(model: "PreTrainedModel") -> float:
     return max(1.0, weights / per_token)
 
 
-def _agrees(model: "PreTrainedModel", form: LogprobForm, own: LogprobForm, what: str) -> bool:
+def _sample_logprobs(model: "PreTrainedModel", form: LogprobForm) -> Tensor:
     # Two completions that differ from their first token, of unequal length, behind a prompt of three tokens.
     ids = [1 + 7 * place % (model.config.get_text_config().vocab_size - 1) for place in range(10)]
     groups = [PackedGroup(ids[:3], [ids[3:6], ids[6:10]]), PackedGroup(ids[4:6], [ids[1:4]])]
-    with torch.no_grad():
-        expected = completion_logprobs(model, groups, 1.0, want_entropy=False, form=own).logprobs
-        try:
-            found = completion_logprobs(model, groups, 1.0, want_entropy=False, form=form).logprobs
-        except _REFUSALS as error:
-            logger.warning("%s refuses %s, so it is used without: %s", type(model).__name__, what, error)
-            return False
+    return completion_logprobs(model, groups, 1.0, want_entropy=False, form=form).logprobs
+
+
+def _agrees(model: "PreTrainedModel", form: LogprobForm, expected: Tensor, what: str) -> bool:
+    try:
+        with torch.no_grad():
+            found = _sample_logprobs(model, form)
+    except _REFUSALS as error:
+        logger.warning("%s refuses %s, so it is used without: %s", type(model).__name__, what, error)
+        return False
     distance = float((found - expected).abs().max())
     if not distance <= _TOLERANCE:
         logger.warning(

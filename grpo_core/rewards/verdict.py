@@ -37,8 +37,8 @@ class Sample:
 class Score:
     """The outcome for one sample.
 
-    ``reward`` is None when the verdict is no finding, or unparsable where the config masks that: such a rollout is masked
-    out of its group. ``seconds`` is wall-clock time and is never written to a digested file.
+    ``reward`` is None when the verdict is no finding, or unparsable where the config masks that: such a rollout is
+    masked out of its group. ``seconds`` is wall-clock time and is never written to a digested file.
     """
 
     verdict: Verdict

@@ -1,0 +1,1 @@
+"""Rollouts: what an engine is, and the engines."""
