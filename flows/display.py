@@ -27,8 +27,8 @@ COLUMNS: list[tuple[str, str, str, str]] = [
 ]
 SECONDS = [("gen", "rollouts"), ("rew", "rewards"), ("upd", "policy"), ("eval", "evaluation")]
 LEGEND = (
-    "held-out (greedy), avg@k (held-out, sampled), rollouts: share answered right; zero var.: groups whose rewards are all equal; KL to the starting "
-    "policy, entropy in nats a token; len. in tokens; gen, rew, upd, eval in seconds."
+    "held-out (greedy), avg@k (held-out, sampled), rollouts: share answered right; rwd: reward; zero var.: groups "
+    "whose rewards are all equal; KL to the start and entropy in nats a token; len. in tokens; the rest in seconds."
 )
 
 STAGE_WORDS = {

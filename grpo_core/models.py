@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from grpo_core.errors import UserError
 
 _PACKAGE = "package:"
-_HUB_ID = re.compile(r"[\w.-]+(?:/[\w.-]+)?")
+_HUB_ID = re.compile(r"\w[\w.-]*(?:/\w[\w.-]*)?")
 _PROBE_SECONDS = 10.0
 
 
