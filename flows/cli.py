@@ -4,7 +4,7 @@ import json
 import os
 import sys
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import typer
 from rich.console import Console
@@ -184,12 +184,11 @@ def main() -> None:
         _fail("stopped; finished work is kept, go on with the same command.", 130)
     except KeyboardInterrupt:
         _fail("stopped; finished work is kept, go on with the same command.", 130)
+    except typer.TyperException as error:
+        usage: Any = error  # typer doesn't export the class that has these two
+        usage.show()
+        raise SystemExit(usage.exit_code) from None
     except Exception as error:
-        import click
-
-        if isinstance(error, click.ClickException):
-            error.show()
-            raise SystemExit(error.exit_code) from None
         if os.environ.get("GRPO_ROUNDS_DEBUG"):
             raise
         _fail(

@@ -1,6 +1,9 @@
 """What tests import from each other: places, and the comparison of two runs."""
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -16,3 +19,32 @@ def digests(run: Path) -> dict[str, object]:
         del manifest["finished_at"]
         found[str(path.relative_to(run))] = manifest
     return found
+
+
+QUERY = """
+import json, sys
+from prefect.client.orchestration import get_client
+from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterTags
+identity = sys.argv[1]
+with get_client(sync_client=True) as client:
+    tagged = FlowRunFilter(tags=FlowRunFilterTags(all_=[f"grpo-run-{identity}"]))
+    flows = client.read_flow_runs(flow_run_filter=tagged, limit=200)
+    tasks = client.read_task_runs(flow_run_filter=tagged, limit=200)
+print(json.dumps({
+    "flows": [[f.name, f.state_name] for f in flows],
+    "tasks": [[t.name, t.state_name] for t in tasks],
+}))
+"""
+
+
+def in_prefect(run: Path, prefect_server: dict[str, str]) -> dict[str, list[list[str]]]:
+    """Flow runs and task runs of a training run, as a real server tells them."""
+    identity = json.loads((run / "run.json").read_text())["run_id"]
+    told = subprocess.run(
+        [sys.executable, "-c", QUERY, identity],
+        env=os.environ | prefect_server,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return json.loads(told.stdout)

@@ -4,7 +4,7 @@ import shutil
 import signal
 
 import pytest
-from support import TINY, digests
+from support import TINY, digests, in_prefect
 
 # In the order in which a run meets them: each start of the process dies at the next of these.
 FAULTS = [
@@ -24,7 +24,7 @@ FAULTS = [
 
 
 @pytest.mark.slow
-def test_killed_in_every_stage_it_ends_with_the_same_bytes(command, finished_run, tmp_path):
+def test_killed_in_every_stage_it_ends_with_the_same_bytes(command, prefect_server, finished_run, tmp_path):
     run = tmp_path / "run"
     for fault in FAULTS:
         killed = command("train", TINY, "--run-dir", run, fault=fault)
@@ -33,6 +33,10 @@ def test_killed_in_every_stage_it_ends_with_the_same_bytes(command, finished_run
     assert resumed.returncode == 0, resumed.stdout + resumed.stderr
     assert digests(run) == digests(finished_run)
     assert not list(run.rglob(".done-*")) + list(run.rglob(".tmp-*"))
+    # Prefect believed the killed flow runs to be going on; the ones that came after set that right.
+    states = [state for _, state in in_prefect(run, prefect_server)["flows"]]
+    assert set(states) == {"Crashed", "Completed"}
+    assert states.count("Crashed") >= len(FAULTS)
 
 
 @pytest.mark.slow
