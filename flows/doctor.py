@@ -7,8 +7,9 @@ import platform
 import shutil
 
 import torch
-from grpo_core.models import ModelConfig, resolve_device
 from rich.console import Console
+
+from grpo_core.models import ModelConfig, resolve_device
 
 _PACKAGES = (
     "grpo-rounds", "torch", "transformers", "datasets", "prefect", "mlflow", "pandas", "pyarrow", "math-verify", "vllm",

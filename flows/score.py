@@ -3,10 +3,11 @@
 from collections import Counter
 from pathlib import Path
 
-from grpo_core.rewards.score import RewardConfig
-from grpo_core.rewards.score_file import score_file
 from rich.console import Console
 from rich.markup import escape
+
+from grpo_core.rewards.score import RewardConfig
+from grpo_core.rewards.score_file import score_file
 
 
 def score_session(file: Path, reward: str, as_json: bool, out: Console) -> None:

@@ -3,7 +3,6 @@
 from collections.abc import Callable
 
 from prefect import flow, tags
-from tasks.tracking import Tracker
 
 from flows.recover import claim_flow_run, tag_of
 from flows.round import run_round
@@ -12,6 +11,7 @@ from grpo_core.config import RunConfig
 from grpo_core.errors import UserError
 from tasks.retention import apply_retention
 from tasks.run import Run, create_or_open, discard_new, single_writer
+from tasks.tracking import Tracker
 
 OnRound = Callable[[Run, int], None]
 _on_round: OnRound | None = None

@@ -5,9 +5,9 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from grpo_core.advantages.group import group_advantages
 from prefect import task
 
+from grpo_core.advantages.group import group_advantages
 from grpo_core.artifacts import read_parquet
 from grpo_core.diagnostics import advantage_metrics
 from grpo_core.schemas import ADVANTAGES, REWARDS, Progress

@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from typing import Any
 
-from grpo_core.models import load_source_model, save_policy
 from prefect import task
 
+from grpo_core.models import load_source_model, save_policy
 from grpo_core.schemas import Progress
 from tasks.run import Run, round_folder
 from tasks.stage import TASK_OPTIONS, Stage, Writers, execute

@@ -3,10 +3,10 @@
 from collections.abc import Mapping
 from typing import Any
 
-from grpo_core.prompts.plan import plan_round as plan_prompts
 from prefect import task
 
 from grpo_core.artifacts import read_parquet
+from grpo_core.prompts.plan import plan_round as plan_prompts
 from grpo_core.schemas import PROMPTS, Progress
 from tasks import filter_prompts
 from tasks.run import Run, round_folder
