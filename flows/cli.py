@@ -8,6 +8,7 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from flows import environment
@@ -45,7 +46,9 @@ def init(
         path.write_text(commented_config(), encoding="utf-8")
     except OSError as error:
         raise UserError(f"'{path}' can't be written ({error.strerror}); give a folder you may write to.") from error
-    out.print(f"Wrote {path}. Set data.source and model.name in it, then: grpo-rounds train {path} --dry-run")
+    out.print(
+        f"Wrote {escape(str(path))}. Set data.source and model.name in it, then: grpo-rounds train {path} --dry-run"
+    )
 
 
 @app.command()
@@ -54,7 +57,9 @@ def train(
     run_dir: Annotated[
         str | None, typer.Option("--run-dir", help="The run's folder or fsspec URI; default runs/<name>.")
     ] = None,
-    rounds: Annotated[int | None, typer.Option("--rounds", help="Overrides the config's number of rounds.")] = None,
+    rounds: Annotated[
+        int | None, typer.Option("--rounds", min=1, help="Overrides the config's number of rounds.")
+    ] = None,
     overrides: Annotated[
         list[str] | None, typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Overrides one key; repeatable.")
     ] = None,
@@ -80,7 +85,9 @@ def train(
 @app.command()
 def resume(
     run: RunArgument,
-    rounds: Annotated[int | None, typer.Option("--rounds", help="Let the run have so many rounds from now on.")] = None,
+    rounds: Annotated[
+        int | None, typer.Option("--rounds", min=1, help="Let the run have so many rounds from now on.")
+    ] = None,
 ) -> None:
     """Go on with a run by the config in its folder."""
     from flows.session import train_session
@@ -113,7 +120,7 @@ def status(run: RunArgument, as_json: JsonOption = False) -> None:
     colours = {"done": "green", "missing": "yellow", "stale": "magenta", "damaged": "red"}
     for s in statuses:
         colour = colours[s.condition.state]
-        table.add_row(str(s.round), s.stage, f"[{colour}]{s.condition.state}[/{colour}]", s.condition.why)
+        table.add_row(str(s.round), s.stage, f"[{colour}]{s.condition.state}[/{colour}]", escape(s.condition.why))
     out.print(table)
     left = opened.config.rounds - max(done, 0)
     out.print(
@@ -162,11 +169,7 @@ def doctor(as_json: JsonOption = False) -> None:
 
 
 def _fail(message: str, code: int) -> NoReturn:
-    err.print(
-        f"[red]error:[/red] {message}" if err.is_terminal else f"error: {message}",
-        soft_wrap=True,
-        markup=err.is_terminal,
-    )
+    err.print(f"[red]error:[/red] {escape(message)}", soft_wrap=True)
     # Leave at once: Prefect's embedded server may still have threads that wait.
     sys.stdout.flush()
     raise SystemExit(code)

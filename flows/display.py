@@ -6,6 +6,7 @@ from typing import Any
 
 from rich.console import Console, Group
 from rich.live import Live
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
@@ -111,7 +112,7 @@ class Display:
         words = STAGE_WORDS.get(stage, stage)
         self._progress.reset(self._task, description=f"round {round_number}/{self.rounds}: {words}", total=None)
         if why and why != "not finished":
-            self.console.print(f"round {round_number}: {stage} runs again, {why}", soft_wrap=True)
+            self.console.print(f"round {round_number}: {stage} runs again, {escape(why)}", soft_wrap=True)
 
     def stage_progress(self, stage: str, round_number: int, done: int, total: int) -> None:
         self._progress.update(self._task, completed=done, total=total)

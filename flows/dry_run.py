@@ -3,17 +3,16 @@
 from rich.console import Console
 from rich.markup import escape
 
-from flows.preflight import check_config
+from flows.preflight import checks
 from grpo_core.config import RunConfig
-from grpo_core.errors import UserError
-from grpo_core.models import resolve_device
+from grpo_core.errors import NotHere
 
 
 def describe(config: RunConfig, folder: str, out: Console) -> None:
-    """Print the amounts of work in a run. What can't be reached from here (a hub, say) is named, not hidden.
+    """Print the amounts of work in a run, and what this machine lacks for it (a GPU, a way to the hub).
 
     Raises:
-        UserError: the config can't run anywhere; what is only missing on this machine is printed as a warning.
+        UserError: the config can't run anywhere.
     """
     data, generation, update = config.data, config.generation, config.update
     rollouts = data.prompts_per_round * generation.group_size
@@ -21,7 +20,7 @@ def describe(config: RunConfig, folder: str, out: Console) -> None:
     evaluations = sum(n % config.evaluation.every == 0 or n == config.rounds for n in range(config.rounds + 1))
     lines = [
         ("run", f"{config.name} in {folder}"),
-        ("model", f"{config.model.name} on {resolve_device(config.model)}"),
+        ("model", f"{config.model.name} on {config.model.device} device, {config.model.dtype} precision"),
         ("data", f"{data.source}, {data.prompts_per_round} prompts a round, {data.eval_size} held out"),
         ("rollouts", f"{generation.group_size} a prompt, {rollouts:,} a round, {rollouts * config.rounds:,} in all"),
         ("tokens", f"at most {rollouts * generation.max_new_tokens:,} generated a round"),
@@ -32,11 +31,13 @@ def describe(config: RunConfig, folder: str, out: Console) -> None:
     ]
     for name, text in lines:
         out.print(f"{name:>11}  {escape(text)}", soft_wrap=True)
-    try:
-        check_config(config, folder)
-    except UserError as problem:
-        out.print(
-            f"\nThe config is valid, but this machine can't run it as it stands: {escape(str(problem))}", soft_wrap=True
-        )
-        return
-    out.print("\nThe config is valid and this machine has what it needs. Nothing was written.")
+    lacking = []
+    for check in checks(config, folder):
+        try:
+            check()
+        except NotHere as error:
+            lacking.append(str(error))
+    for problem in lacking:
+        out.print(f"\nNot on this machine: {escape(problem)}", soft_wrap=True)
+    verdict = "but this machine can't run it as it stands" if lacking else "and this machine has what it needs"
+    out.print(f"\nThe config is valid, {verdict}. Nothing was written.")

@@ -1,5 +1,7 @@
 """Checks that cost little and find bad input before a run folder exists."""
 
+from collections.abc import Callable
+
 from grpo_core.artifacts import Artifact
 from grpo_core.config import RunConfig
 from grpo_core.models import check_source, resolve_device
@@ -10,19 +12,26 @@ from tasks import filter_prompts, initial_policy
 from tasks.tracking_place import place_of
 
 
-def check_config(config: RunConfig, run_dir: str) -> None:
-    """Look at what the config points to: device, model, first row of the data, reward, MLflow's address.
+def checks(config: RunConfig, run_dir: str) -> list[Callable[[], object]]:
+    """One call for each thing that the config points to: MLflow's address, reward, device, model, data.
 
     A run that has its starting policy and prompts already needs neither the model's nor the data's source any more.
-
-    Raises:
-        UserError: one of them is not there or not usable.
+    Each call raises UserError when its thing is not usable, NotHere when only this machine lacks it.
     """
     store = Store(run_dir)
-    resolve_device(config.model)
-    place_of(run_dir, config.tracking)
-    build_reward(config.reward)
+    found: list[Callable[[], object]] = [
+        lambda: place_of(run_dir, config.tracking),
+        lambda: build_reward(config.reward),
+        lambda: resolve_device(config.model),
+    ]
     if Artifact(store, initial_policy.FOLDER).manifest() is None:
-        check_source(config.model)
+        found.append(lambda: check_source(config.model))
     if Artifact(store, filter_prompts.FOLDER).manifest() is None:
-        next(iter(load_rows(config.data, config.seed)), None)
+        found.append(lambda: next(iter(load_rows(config.data, config.seed)), None))
+    return found
+
+
+def check_config(config: RunConfig, run_dir: str) -> None:
+    """Make every check; raises the first UserError."""
+    for check in checks(config, run_dir):
+        check()

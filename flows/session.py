@@ -60,6 +60,11 @@ def evaluate_session(run_dir: str, round_number: int | None, as_json: bool, out:
     number = finished[-1] if round_number is None else round_number
     if number not in finished:
         raise UserError(f"'{run_dir}' has no policy of round {number}; --round can be {finished[0]} to {finished[-1]}.")
+    condition = run.artifact(round_folder(number, "policy")).condition()
+    if not condition.done:
+        raise UserError(
+            f"The policy of round {number} is {condition.state} ({condition.why}); run: grpo-rounds resume {run_dir}"
+        )
     with single_writer(run_dir), Display(out, run.config.rounds) as display:
         set_listener(display)
         display.stage_started(EVALUATE.name, number, "")
@@ -79,8 +84,8 @@ def track_session(run_dir: str, out: Console) -> None:
     run = open_run(run_dir)
     tracker = Tracker(run)
     tracker.sync()
-    complete = first_incomplete(run) > run.config.rounds
-    tracker.set_status("FINISHED" if complete else "KILLED")
+    if first_incomplete(run) > run.config.rounds:
+        tracker.set_status("FINISHED")
     if tracker.problem:
         raise UserError(tracker.problem)
     out.print(

@@ -59,7 +59,7 @@ def _rounds(run: Run) -> None:
                 tracker = Tracker(run)
                 tracker.set_status("RUNNING")
                 tracker.sync(range(number))
-            apply_retention(run)
+            apply_retention(run, number)
             tracker.sync([number])
             _tell(run, number)
     except BaseException as error:

@@ -165,10 +165,15 @@ class Artifact:
         rows = f"{manifest.rows} rows in " if manifest.rows else ""
         return Condition("done", f"{rows}{len(manifest.files)} files, every byte as in the manifest")
 
+    def tables(self) -> list[str]:
+        """Names of the shards in order: those in the manifest, or while there is none, those that lie there."""
+        manifest = self.manifest()
+        names = self.owned_files() if manifest is None else sorted(manifest.files)
+        return [name for name in names if name.endswith(".parquet")]
+
     def read_table(self, schema: pa.Schema) -> pa.Table:
         """All shards of a table artifact, in order of name."""
-        names = [name for name in self.owned_files() if name.endswith(".parquet")]
-        tables = [read_parquet(self.store, self.file(name), schema) for name in names]
+        tables = [read_parquet(self.store, self.file(name), schema) for name in self.tables()]
         return pa.concat_tables(tables or [schema.empty_table()])
 
     def retire(self) -> bool:
@@ -221,9 +226,23 @@ class ArtifactWriter:
     def _mark(self, name: str) -> str:
         return self.artifact.file(f".done-{name}.json")
 
+    def _write_mark(self, name: str, record: FileRecord, rows: int) -> None:
+        mark = {"fingerprint": self.fingerprint.digest, "rows": rows, "file": asdict(record)}
+        self.store.write_bytes(self._mark(name), canonical_json(mark).encode())
+
+    def _row_count(self, name: str) -> int:
+        with self.store.fs.open(self.store.path(self.artifact.file(name)), "rb") as stream:
+            return int(pq.read_metadata(stream).num_rows)
+
     def _sweep(self) -> None:
-        """Take over the finished files of an interrupted attempt and remove everything else, the manifest first."""
+        """Take over the whole files of an interrupted or harmed attempt at the same work; remove everything else."""
         key = self.fingerprint.digest
+        manifest = self.artifact.manifest()
+        if manifest is not None and manifest.fingerprint == key:
+            # One file of it was harmed: the others are as good as ever, and may be impossible to make again.
+            for name, record in manifest.files.items():
+                if name.endswith(".parquet") and self.store.record(self.artifact.file(name)) == record:
+                    self._write_mark(name, record, self._row_count(name))
         self.store.delete(self.artifact.manifest_file)
         for hidden in self.store.hidden_files(self.artifact.folder):
             if not (hidden.startswith(".done-") and hidden.endswith(".json")):
@@ -251,8 +270,7 @@ class ArtifactWriter:
     def write_table(self, name: str, table: pa.Table) -> None:
         """Write one Parquet file and mark it as finished, so that a kill after this moment does not lose it."""
         record = self.store.write(self.artifact.file(name), parquet_writer(table))
-        mark = {"fingerprint": self.fingerprint.digest, "rows": table.num_rows, "file": asdict(record)}
-        self.store.write_bytes(self._mark(name), canonical_json(mark).encode())
+        self._write_mark(name, record, table.num_rows)
         self.files[name], self.rows[name] = record, table.num_rows
 
     def write_folder(self, produce: Callable[[Path], None]) -> None:

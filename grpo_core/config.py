@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from grpo_core.advantages.group import AdvantageConfig
 from grpo_core.errors import UserError
@@ -36,6 +36,15 @@ class TrackingConfig(BaseModel):
     experiment: str = Field("grpo-rounds", min_length=1, description="MLflow experiment that holds the run.")
     table_rows: int = Field(200, ge=0, description="Rollouts a round in the JSON table that MLflow's UI can show.")
 
+    @field_validator("uri")
+    @classmethod
+    def _holds_no_password(cls, uri: str | None) -> str | None:
+        if uri and "@" in uri and ":" in uri.partition("://")[2].rpartition("@")[0]:
+            raise ValueError(
+                "an address with a password belongs into MLFLOW_TRACKING_URI; a config is stored and shown"
+            )
+        return uri
+
 
 class RunConfig(BaseModel):
     """One training run. Also the Prefect flow's parameter, so that a bad value is refused before a run exists."""
@@ -54,6 +63,17 @@ class RunConfig(BaseModel):
     evaluation: EvaluationConfig = Field(default_factory=EvaluationConfig)
     retention: RetentionConfig = Field(default_factory=RetentionConfig)
     tracking: TrackingConfig = Field(default_factory=TrackingConfig)
+
+    @model_validator(mode="after")
+    def _ratio_starts_at_one(self) -> "RunConfig":
+        # The sampler's logprobs are those of the cut distribution, the trainer's of the whole one.
+        cut = self.generation.top_p < 1 or self.generation.top_k > 0
+        if cut and self.update.old_logprobs == "sampler":
+            raise ValueError(
+                "generation.top_p and generation.top_k cut the distribution that the sampler's logprobs belong to; set "
+                "update.old_logprobs to trainer, or top_p to 1 and top_k to 0"
+            )
+        return self
 
 
 def load_config(path: Path, overrides: list[str] | None = None, rounds: int | None = None) -> RunConfig:
@@ -112,10 +132,14 @@ def _override(values: dict[str, Any], override: str) -> None:
 
 def _one_sentence(error: ValidationError, origin: str) -> str:
     first, more = error.errors()[0], error.error_count() - 1
-    key = ".".join(str(part) for part in first["loc"]) or "the whole"
+    key = ".".join(str(part) for part in first["loc"])
     if first["type"] == "extra_forbidden":
         known = ", ".join(sorted(_fields_at(first["loc"][:-1])))
         what = f"unknown key '{key}'; known here: {known}"
+    elif not key:
+        what = first["msg"].removeprefix("Value error, ").rstrip(".")
+    elif key == "tracking.uri":  # not repeated: it may hold a password
+        what = f"'{key}': {first['msg'].removeprefix('Value error, ')}"
     else:
         message = first["msg"].removeprefix("Value error, ").rstrip(".")
         what = f"'{key}' can't be {first['input']!r}: {message[:1].lower()}{message[1:]}"

@@ -6,3 +6,7 @@ class UserError(Exception):
 
     The command line prints it without a traceback and exits with 2. Anything else that escapes is a defect.
     """
+
+
+class NotHere(UserError):
+    """What the config names may well exist, but this machine lacks it: no network to the hub, no GPU, no package."""

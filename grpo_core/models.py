@@ -8,7 +8,7 @@ from typing import Any, Literal
 import torch
 from pydantic import BaseModel, ConfigDict, Field
 
-from grpo_core.errors import UserError
+from grpo_core.errors import NotHere, UserError
 
 _PACKAGE = "package:"
 _HUB_ID = re.compile(r"\w[\w.-]*(?:/\w[\w.-]*)?")
@@ -43,9 +43,7 @@ def resolve_device(config: ModelConfig) -> torch.device:
     if config.threads is not None:
         torch.set_num_threads(config.threads)
     if config.device == "cuda" and not torch.cuda.is_available():
-        raise UserError(
-            "model.device is 'cuda', but torch finds no GPU; set it to auto or cpu, or install a CUDA build."
-        )
+        raise NotHere("model.device is 'cuda', but torch finds no GPU; set it to auto or cpu, or install a CUDA build.")
     return torch.device("cuda" if config.device != "cpu" and torch.cuda.is_available() else "cpu")
 
 
@@ -186,7 +184,7 @@ def _on_hub(name: str) -> bool:
     except (HfHubHTTPError, httpx.TransportError, OfflineModeIsEnabled) as error:
         if isinstance(try_to_load_from_cache(name, "config.json"), str):
             return False
-        raise UserError(
+        raise NotHere(
             f"model.name '{name}': the Hugging Face hub can't be reached and the local cache does not hold it; connect "
             "to the network, or download it and set model.name to the folder."
         ) from error

@@ -20,8 +20,7 @@ STAGE_VERSION = 1
 def _compute(run: Run, round_number: int, writers: Writers, progress: Progress) -> Mapping[str, float]:
     writer = writers["advantages"]
     source = run.artifact(round_folder(round_number, "rewards"))
-    names = [name for name in source.owned_files() if name.endswith(".parquet")]
-    shards = {name: read_parquet(run.store, source.file(name), REWARDS) for name in names}
+    shards = {name: read_parquet(run.store, source.file(name), REWARDS) for name in source.tables()}
     rewards = pa.concat_tables(shards.values())
     values = rewards["reward"].to_numpy(zero_copy_only=False).astype(np.float64)  # null becomes NaN: not a reward
     _, groups = np.unique(np.array(rewards["prompt_id"].to_pylist()), return_inverse=True)

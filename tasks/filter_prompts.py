@@ -1,10 +1,12 @@
 """Stage: read the data, keep what can be trained on, hold some out, and say why the rest was rejected."""
 
-from collections.abc import Mapping
+import json
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from prefect import task
 
+from grpo_core.errors import UserError
 from grpo_core.models import load_tokenizer
 from grpo_core.prompts.filters import filter_prompts as filter_rows
 from grpo_core.prompts.plan import plan_round
@@ -34,17 +36,29 @@ def _config(run: Run) -> Mapping[str, Any]:
 
 def _compute(run: Run, _: int, writers: Writers, progress: Progress) -> Mapping[str, float]:
     with run.store.local_folder(initial_policy.FOLDER) as folder:
-        tokenizer = load_tokenizer(folder)
+        tokenizer, model = load_tokenizer(folder), json.loads((folder / "config.json").read_text(encoding="utf-8"))
     config, seed = run.config.data, run.config.seed
     kept = filter_rows(load_rows(config, seed), config, tokenizer, seed, progress)
     # Refused here, before anything is written, rather than by the first round: a round that takes more than there is.
     plan_round(
         kept.train["prompt_id"].to_pylist(), round_number=1, prompts_per_round=config.prompts_per_round, seed=seed
     )
+    _refuse_too_long(run, [*kept.train["prompt_ids"], *kept.eval["prompt_ids"]], model)
     for name, table in (("train", kept.train), ("eval", kept.eval), ("rejected", kept.rejected)):
         writers[FOLDER].write_table(f"{name}.parquet", table)
     counts = {f"rejected_{reason}": float(count) for reason, count in kept.counts.items()}
     return {"train": float(kept.train.num_rows), "eval": float(kept.eval.num_rows)} | counts
+
+
+def _refuse_too_long(run: Run, prompts: Sequence[Any], model: Mapping[str, Any]) -> None:
+    """Raise UserError now when a prompt with its answer can't fit the model, rather than in the round that takes it."""
+    limit, room = model.get("max_position_embeddings"), run.config.generation.max_new_tokens
+    longest = max(len(ids) for ids in prompts)
+    if limit is not None and longest + room > limit:
+        raise UserError(
+            f"The longest prompt has {longest} tokens, and with generation.max_new_tokens {room} that exceeds the "
+            f"model's context of {limit}; lower generation.max_new_tokens, or data.max_prompt_tokens to reject them."
+        )
 
 
 STAGE = Stage(

@@ -110,7 +110,11 @@ STAGE = Stage(
     name="generate_rollouts",
     version=STAGE_VERSION,
     folders=lambda n: {"rollouts": round_folder(n, "rollouts")},
-    config=lambda run: {"generation": run.config.generation.model_dump(mode="json"), "seed": run.config.seed},
+    config=lambda run: {
+        "generation": run.config.generation.model_dump(mode="json"),
+        "model.dtype": run.config.model.dtype,
+        "seed": run.config.seed,
+    },
     inputs=_inputs,
     compute=_compute,
 )

@@ -1,17 +1,24 @@
 """Old policies and optimiser states make room; tables and manifests always stay, and never the only copy goes."""
 
+from collections.abc import Iterable
+
 from tasks.run import Run, round_folder
 
 
-def apply_retention(run: Run) -> list[str]:
+def apply_retention(run: Run, newest: int) -> list[str]:
     """Retire model files that the config does not keep; returns the artifacts retired.
 
     Kept: the newest K policies and optimiser states, round 0's policy (the reference) and the policy that did best on
-    the held-out prompts. A round counts as newest only once its policy is finished.
+    the held-out prompts.
+
+    Args:
+        newest: the last round that is proven. Later ones on disk may be left from before an earlier round was done
+            again: they count for nothing here and are not touched.
     """
     keep = run.config.retention
-    finished = [n for n in run.rounds_on_disk() if run.artifact(round_folder(n, "policy")).manifest()]
-    policies = set(finished[-keep.policies :]) | {0, best_round(run)}
+    rounds = [n for n in run.rounds_on_disk() if n <= newest]
+    finished = [n for n in rounds if run.artifact(round_folder(n, "policy")).manifest()]
+    policies = set(finished[-keep.policies :]) | {0, best_round(run, rounds)}
     states = set(finished[-keep.trainer_states :])
     retired = []
     for kind, kept in (("policy", policies), ("trainer_state", states)):
@@ -22,10 +29,10 @@ def apply_retention(run: Run) -> list[str]:
     return retired
 
 
-def best_round(run: Run) -> int:
-    """The round whose policy has the best held-out accuracy; the later one of equals, 0 before any evaluation."""
+def best_round(run: Run, rounds: Iterable[int]) -> int:
+    """Of these rounds the one with the best held-out accuracy; the later of equals, 0 before any evaluation."""
     scored = []
-    for number in run.rounds_on_disk():
+    for number in rounds:
         manifest = run.artifact(round_folder(number, "evaluation")).manifest()
         if manifest and "accuracy" in manifest.metrics:
             scored.append((manifest.metrics["accuracy"], number))

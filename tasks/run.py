@@ -106,14 +106,18 @@ def create_or_open(uri: str, config: RunConfig) -> tuple[Run, bool]:
             )
         is_new = False
     else:
-        if set(store.files("")) - {IDENTITY}:
-            raise UserError(f"'{uri}' is not empty and holds no run; give --run-dir an empty or new folder.")
+        _refuse_foreign(store)
         is_new = True
         if not store.exists(IDENTITY):  # else a kill came between the two files
             identity = {"run_id": uuid.uuid4().hex, "created_at": time.time()}
             store.write_bytes(IDENTITY, (json.dumps(identity) + "\n").encode())
     store.write_bytes(CONFIG, to_yaml(config).encode())
     return run, is_new
+
+
+def _refuse_foreign(store: Store) -> None:
+    if not store.exists(CONFIG) and set(store.files("")) - {IDENTITY}:
+        raise UserError(f"'{store.uri}' is not empty and holds no run; give --run-dir an empty or new folder.")
 
 
 def discard_new(run: Run) -> None:
@@ -138,6 +142,7 @@ def single_writer(uri: str) -> Iterator[None]:
     if not store.is_local:
         yield
         return
+    _refuse_foreign(store)  # not even a lock goes into a folder that isn't ours
     try:
         Path(store.root).mkdir(parents=True, exist_ok=True)
         lock = filelock.FileLock(store.path(LOCK), timeout=0)

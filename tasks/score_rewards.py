@@ -31,7 +31,7 @@ def _compute(run: Run, round_number: int, writers: Writers, progress: Progress) 
     )
     prompts = {row["prompt_id"]: row for row in train.to_pylist()}
     source = run.artifact(round_folder(round_number, "rollouts"))
-    shards = [name for name in source.owned_files() if name.endswith(".parquet")]
+    shards = source.tables()
     reward = build_reward(run.config.reward)
     for number, name in enumerate(shards):
         if not writer.has(name):

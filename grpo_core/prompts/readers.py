@@ -12,7 +12,7 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
-from grpo_core.errors import UserError
+from grpo_core.errors import NotHere, UserError
 
 FILE_SUFFIXES = (".jsonl", ".json", ".parquet", ".csv")
 
@@ -68,7 +68,7 @@ def read_named(name: str, subset: str | None, split: str, *, on_hub: bool) -> Ro
             "hf auth login"
         ) from error
     except ConnectionError as error:
-        raise UserError(
+        raise NotHere(
             f"data.source '{name}': the Hugging Face hub can't be reached and the local cache does not hold it; "
             "connect to the network, or download the data and set data.source to the file."
         ) from error

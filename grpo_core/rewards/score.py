@@ -9,6 +9,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self, SupportsFloat
@@ -85,7 +86,7 @@ def reward_fingerprint(config: RewardConfig) -> str:
     """
     parts: dict[str, Any] = {"config": config.model_dump(exclude={"workers"})}
     if ":" in config.name:
-        parts["code"] = hashlib.sha256(_own_module_file(config.name).read_bytes()).hexdigest()
+        parts["code"] = _own_code_digest(config.name)
     else:
         _built_in(config.name)
         parts["version"] = MATH_VERSION
@@ -215,6 +216,12 @@ def _own_function(name: str) -> Callable[[Sequence[Sample]], Sequence[object]]:
         raise UserError(f"reward.name {name!r}: {module_name} has no function {attribute}; correct the name.")
     found: Callable[[Sequence[Sample]], Sequence[object]] = function
     return found
+
+
+@lru_cache
+def _own_code_digest(name: str) -> str:
+    """Taken once a process, like the module itself: an edit made while a run goes on counts from the next start on."""
+    return hashlib.sha256(_own_module_file(name).read_bytes()).hexdigest()
 
 
 def _own_module_file(name: str) -> Path:

@@ -32,6 +32,7 @@ def refused(done, *named: str) -> None:
         (["data.eval_size=400"], ["data.eval_size"]),
         (["data.source=rows.jsonl", "data.max_prompt_tokens=2"], ["data.max_prompt_tokens", "too_long"]),
         (["data.prompts_per_round=300"], ["data.prompts_per_round"]),
+        (["generation.max_new_tokens=1020"], ["generation.max_new_tokens", "context of 1024"]),
     ],
     ids=lambda value: value[0] if value and "=" in value[0] else "",
 )
@@ -78,6 +79,23 @@ def test_dry_run_of_the_full_size_recipe_adds_up(command):
     assert "1,024 a round, 1,024,000 in all" in done.stdout
     assert "1 optimiser steps a round, 1,000 in all" in done.stdout
     assert "at most 2,097,152 generated a round" in done.stdout
+
+
+def test_dry_run_of_bad_input_is_refused(command, tmp_path):
+    refused(command("train", TINY, "--dry-run", "--set", "reward.name=nonsense"), "reward.name", "nonsense")
+    refused(command("train", TINY, "--dry-run", "--set", "data.prompt_column=gone"), "data.prompt_column", "gone")
+
+
+def test_brackets_in_a_message_are_no_markup(command):
+    done = command("train", TINY, "--set", "data.prompt_template='[INST] x [/INST]'", FORCE_COLOR="1")
+    assert done.returncode == 2
+    assert "[/INST]" in done.stderr
+
+
+def test_no_run_of_zero_rounds(command, finished_run):
+    before = (finished_run / "config.yaml").read_bytes()
+    assert command("resume", finished_run, "--rounds", "0").returncode == 2
+    assert (finished_run / "config.yaml").read_bytes() == before
 
 
 def test_score_prints_a_verdict_for_each_row(command, tmp_path):

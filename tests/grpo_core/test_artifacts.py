@@ -110,6 +110,26 @@ def test_a_finished_shard_that_was_harmed_is_not_kept(tmp_path):
     assert not ArtifactWriter(Artifact(store, "a"), key()).has("shard-00000.parquet")
 
 
+def test_shards_beside_a_harmed_one_are_kept(tmp_path):
+    store = Store(str(tmp_path))
+    artifact = write(store, key())
+    digest = artifact.manifest().digest
+    (tmp_path / "rounds/0001/rollouts/shard-00000.parquet").write_bytes(b"harmed")
+    writer = ArtifactWriter(artifact, key())
+    assert list(writer.files) == ["shard-00001.parquet"]
+    writer.write_table("shard-00000.parquet", table(0))
+    manifest = writer.finish({"rows": 4.0})
+    assert (manifest.digest, manifest.rows) == (digest, 4)
+
+
+def test_a_file_that_the_manifest_does_not_list_is_never_read(tmp_path):
+    store = Store(str(tmp_path))
+    artifact = write(store, key())
+    folder = tmp_path / "rounds/0001/rollouts"
+    (folder / "shard-00002.parquet").write_bytes((folder / "shard-00000.parquet").read_bytes())
+    assert artifact.read_table(SCHEMA).num_rows == 4
+
+
 def test_single_table_artifact_leaves_its_neighbours_alone(tmp_path):
     store = Store(str(tmp_path))
     rollouts = write(store, key(), "rounds/0001/rollouts")

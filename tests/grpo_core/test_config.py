@@ -42,6 +42,8 @@ def test_name_defaults_to_the_file_and_overrides_win(tmp_path):
         ("rounds: many", "rounds"),
         ("generation: 3", "generation"),
         ("a: [", "line 1"),
+        ("generation: {top_p: 0.9}", "update.old_logprobs"),
+        ("tracking: {uri: 'postgresql://me:secret@host/db'}", "MLFLOW_TRACKING_URI"),
         ("- 1", "must hold keys"),
     ],
 )
@@ -52,6 +54,7 @@ def test_bad_config_is_one_sentence_that_names_the_key(tmp_path, text, named):
     assert named in message
     assert "mine.yaml" in message
     assert "\n" not in message
+    assert "secret" not in message
 
 
 @pytest.mark.parametrize("override", ["update", "=1", "rounds.x=1", "update.learning_rate=[", "update.lr=1"])
