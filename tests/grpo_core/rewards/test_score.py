@@ -2,6 +2,8 @@
 
 import json
 import math
+import os
+import subprocess
 import sys
 import threading
 from collections.abc import Iterator, Sequence
@@ -233,12 +235,19 @@ def test_fingerprint_holds_what_changes_a_score() -> None:
         assert reward_fingerprint(RewardConfig.model_validate(other)) != base
 
 
-def test_fingerprint_changes_with_the_code_of_an_own_function(own: str, tmp_path: Path) -> None:
+def test_fingerprint_is_that_of_the_code_which_this_process_runs(own: str, tmp_path: Path) -> None:
     config = RewardConfig(name=f"{own}:by_length")
     before = reward_fingerprint(config)
-    assert reward_fingerprint(config) == before
     (tmp_path / "own_reward_for_tests.py").write_text(OWN + "\n# another\n")
-    assert reward_fingerprint(config) != before
+    # The module is imported already: scores still come from the code before the edit.
+    assert reward_fingerprint(config) == before
+    code = f"from grpo_core.rewards.score import *; print(reward_fingerprint(RewardConfig(name={config.name!r})))"
+    environment = os.environ | {"PYTHONPATH": str(tmp_path)}
+    started_later = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
+    )
+    assert len(started_later.stdout.strip()) == 64
+    assert started_later.stdout.strip() != before
 
 
 @pytest.mark.parametrize(
