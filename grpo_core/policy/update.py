@@ -150,7 +150,7 @@ def update_policy(
                     rollout.old_logprobs = logprobs
         if config.kl_in == "reward" and config.kl_coef > 0:
             for rollout, penalty in zip(kept, reward_penalties(kept, config.kl_estimator), strict=True):
-                rollout.advantage -= config.kl_coef * penalty
+                rollout.advantage = rollout.advantage - config.kl_coef * penalty
         optimizer = build_optimizer(model, optimizer_state, config)
         for step in steps[len(sums) :]:
             done_step = run_step(
