@@ -22,11 +22,13 @@ STAGE_VERSION = 2
 
 def _config(run: Run) -> Mapping[str, Any]:
     config = run.config
+    length = {"generation.max_new_tokens": config.generation.max_new_tokens}
     return {
         "update": config.update.model_dump(mode="json", exclude={"checkpoint_steps"}),
         "generation.temperature": config.generation.temperature,
         "model.dtype": config.model.dtype,
         "seed": config.seed,
+        **(length if config.update.aggregation == "constant" else {}),
     }
 
 
@@ -91,6 +93,7 @@ def _compute(run: Run, round_number: int, writers: Writers, progress: Progress) 
         state,
         config.update,
         temperature=config.generation.temperature,
+        max_new_tokens=config.generation.max_new_tokens,
         seed=config.seed,
         round_number=round_number,
         autocast_dtype=None if dtype is torch.float32 else dtype,
