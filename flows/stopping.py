@@ -42,6 +42,11 @@ def polite_stop() -> Iterator[None]:
         signal.signal(signal.SIGALRM, before[1])
 
 
+def no_more_haste() -> None:
+    """The work has stopped: what is left is to write that down, which is not to be broken off by impatience."""
+    signal.setitimer(signal.ITIMER_REAL, 0)
+
+
 def _ask(number: int, frame: FrameType | None) -> None:
     if not interrupt.asked():
         interrupt.ask()

@@ -8,7 +8,7 @@ from flows.children import end_server_with_us
 from flows.recover import claim_flow_run, tag_of
 from flows.round import run_round
 from flows.stages import first_incomplete, is_complete
-from flows.stopping import polite_stop
+from flows.stopping import no_more_haste, polite_stop
 from grpo_core import interrupt
 from grpo_core.config import RunConfig
 from grpo_core.errors import UserError
@@ -67,9 +67,10 @@ def _rounds(run: Run, is_new: bool) -> None:
             _tell(run, number)
             interrupt.safe_point()
     except BaseException as error:
+        no_more_haste()
         if tracker is not None:
-            tracker.sync()
             tracker.set_status("FAILED" if isinstance(error, Exception) else "KILLED")
+            tracker.sync()
         raise
     if tracker is not None:
         tracker.set_status("FINISHED")

@@ -23,6 +23,7 @@ from grpo_core.storage import FileRecord, Store
 MANIFEST = "manifest.json"
 RETIRED = "retired.json"  # says when retention removed an artifact's files; the manifest with their digests stays
 _MARK = ".done-"
+_OWN_DIGEST = "manifest_sha256"
 TIMINGS = "timings.json"  # beside the digested files, never among them
 
 
@@ -87,14 +88,20 @@ class Manifest:
         return digest_json({name: record.sha256 for name, record in self.files.items() if matches(name)})
 
     def to_bytes(self) -> bytes:
-        return (json.dumps(asdict(self), indent=1, sort_keys=True) + "\n").encode()
+        """As JSON, with a digest of itself: a manifest vouches for other files, so it is not trusted unseen, either."""
+        told = asdict(self)
+        return (json.dumps({**told, _OWN_DIGEST: digest_json(told)}, indent=1, sort_keys=True) + "\n").encode()
 
     @classmethod
     def from_bytes(cls, data: bytes) -> "Manifest":
-        """Raises ValueError, KeyError or TypeError when the bytes are no manifest."""
+        """Raises ValueError, KeyError, TypeError or AttributeError when the bytes are not what ``to_bytes`` made."""
         value = json.loads(data)
+        del value[_OWN_DIGEST]
         files = {name: FileRecord(**record) for name, record in value.pop("files").items()}
-        return cls(files=files, **value)
+        found = cls(files=files, **value)
+        if found.to_bytes() != data:
+            raise ValueError("the manifest was altered after it was written")
+        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +158,7 @@ class Artifact:
         manifest = self.manifest()
         if manifest is None:
             if self.store.exists(self.manifest_file):
-                return Condition("damaged", f"{self.manifest_file} can't be read")
+                return Condition("damaged", f"{self.manifest_file} has other bytes than were written")
             return Condition("missing", "not finished")
         if fingerprint is not None and manifest.fingerprint != fingerprint.digest:
             return Condition("stale", f"changed: {fingerprint.difference(manifest.parts)}")

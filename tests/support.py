@@ -19,11 +19,11 @@ DATA = ROOT.parent / "shared/data"
 
 
 def digests(run: Path) -> dict[str, object]:
-    """Every digested file of a run by name, and what each manifest says but for its wall-clock figure."""
+    """Every digested file of a run by name, and what each manifest says but for its moment and its own digest."""
     found: dict[str, object] = {}
     for path in sorted(run.rglob("manifest.json")) + sorted(run.rglob("*.manifest.json")):
         manifest = json.loads(path.read_bytes())
-        del manifest["finished_at"]
+        del manifest["finished_at"], manifest["manifest_sha256"]
         found[str(path.relative_to(run))] = manifest
     return found
 

@@ -7,11 +7,14 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from launcher import Launcher
 from support import TINY, digests, in_prefect, mlflow_record, prefect_server
+
+from grpo_core.artifacts import Manifest
 
 as_root = pytest.mark.skipif(
     os.geteuid() != 0 or subprocess.run(["mount", "--version"], capture_output=True).returncode != 0,
@@ -82,8 +85,8 @@ def test_mlflow_down_fails_no_stage_and_track_makes_up_for_it(command, finished_
     assert digests(run) == digests(finished_run)
     # The clock jumped back between the rounds: the record is none the worse for it.
     manifest = run / "rounds/0002/policy/manifest.json"
-    told = json.loads(manifest.read_bytes())
-    manifest.write_text(json.dumps(told | {"finished_at": told["finished_at"] - 1e6}))
+    told = Manifest.from_bytes(manifest.read_bytes())
+    manifest.write_bytes(replace(told, finished_at=told.finished_at - 1e6).to_bytes())
     assert command("track", run).returncode == 0
     assert mlflow_record(run) == mlflow_record(finished_run)
 

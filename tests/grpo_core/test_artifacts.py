@@ -158,7 +158,7 @@ def test_retired_artifact_keeps_its_digest_and_loses_its_files(tmp_path):
 
 def test_manifest_holds_no_wall_clock_figure_in_what_is_digested(tmp_path):
     manifest = json.loads(write(Store(str(tmp_path)), key()).store.read_bytes("rounds/0001/rollouts/manifest.json"))
-    assert set(manifest) == {"fingerprint", "parts", "rows", "files", "metrics", "finished_at"}
+    assert set(manifest) == {"fingerprint", "parts", "rows", "files", "metrics", "finished_at", "manifest_sha256"}
     assert "timings.json" not in manifest["files"]
 
 

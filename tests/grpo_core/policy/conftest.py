@@ -7,7 +7,7 @@ import transformers
 
 from grpo_core.policy.batching import TrainingRollout
 
-torch.set_num_threads(2)
+torch.set_num_threads(1)  # a second one spins where other processes want the cores
 
 _SIZES = {
     "vocab_size": 64,
