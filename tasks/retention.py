@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 
+from tasks.checkpoints import checkpoint_folder
 from tasks.run import Run, round_folder
 
 
@@ -20,6 +21,8 @@ def apply_retention(run: Run, newest: int) -> list[str]:
     finished = [n for n in rounds if run.artifact(round_folder(n, "policy")).manifest()]
     policies = set(finished[-keep.policies :]) | {0, best_round(run, rounds)}
     states = set(finished[-keep.trainer_states :])
+    for number in finished:  # of a finished update nobody needs the checkpoints: a kill may have left some
+        run.store.delete(checkpoint_folder(number))
     retired = []
     for kind, kept in (("policy", policies), ("trainer_state", states)):
         for number in finished:

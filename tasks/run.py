@@ -26,7 +26,7 @@ LOCK = ".lock"
 HOLDER = ".lock-holder.json"
 
 # These may change while a run lives: no stage reads them.
-FREE_KEYS = ("rounds", "tracking.", "retention.", "name")
+FREE_KEYS = ("rounds", "tracking.", "retention.", "name", "update.checkpoint_steps")
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from grpo_core.policy.optimizer import load_trainer_state, new_trainer_state, sa
 from grpo_core.policy.update import update_policy as run_update
 from grpo_core.schemas import ADVANTAGES, ROLLOUTS, Progress
 from tasks import initial_policy
+from tasks.checkpoints import UpdateCheckpoints
 from tasks.run import Run, round_folder
 from tasks.stage import TASK_OPTIONS, Stage, Writers, execute, input_digest
 
@@ -22,7 +23,7 @@ STAGE_VERSION = 1
 def _config(run: Run) -> Mapping[str, Any]:
     config = run.config
     return {
-        "update": config.update.model_dump(mode="json"),
+        "update": config.update.model_dump(mode="json", exclude={"checkpoint_steps"}),
         "generation.temperature": config.generation.temperature,
         "model.dtype": config.model.dtype,
         "seed": config.seed,
@@ -88,6 +89,7 @@ def _compute(run: Run, round_number: int, writers: Writers, progress: Progress) 
         seed=config.seed,
         round_number=round_number,
         autocast_dtype=None if dtype is torch.float32 else dtype,
+        checkpoints=UpdateCheckpoints(run, round_number, writers["policy"].fingerprint, config.update.checkpoint_steps),
         progress=progress,
     )
     saves_master = dtype is not torch.float32

@@ -32,6 +32,9 @@ class UpdateConfig(BaseModel):
     mask_truncated: bool = Field(
         False, description="True: completions cut off at max_new_tokens leave the loss and its denominator."
     )
+    checkpoint_steps: int = Field(
+        10, ge=0, description="Optimiser steps between checkpoints inside a round's update; 0: none. Changes no result."
+    )
     tokens_per_microbatch: int = Field(
         8192, ge=1, description="Tokens, padding included, of one forward and backward pass; bounds the memory only."
     )

@@ -37,6 +37,12 @@ class TrainerState:
     rng_cpu: Tensor  # state of torch's CPU generator
     rng_cuda: Tensor | None  # of the current CUDA device's; None until an update ran on one
 
+    def take_random_numbers(self, device: torch.device) -> None:
+        """Take up torch's generators as they stand now."""
+        self.rng_cpu = torch.get_rng_state()
+        if device.type == "cuda":
+            self.rng_cuda = torch.cuda.get_rng_state()
+
 
 def trainable_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
     """By name, in the model's order. A tied weight appears once, under its first name.
@@ -115,9 +121,7 @@ def random_numbers(state: TrainerState, device: torch.device, seed: int) -> Iter
             else:
                 torch.cuda.set_rng_state(state.rng_cuda)
         yield
-        state.rng_cpu = torch.get_rng_state()
-        if devices:
-            state.rng_cuda = torch.cuda.get_rng_state()
+        state.take_random_numbers(device)
 
 
 def save_trainer_state(folder: Path, model: "PreTrainedModel", state: TrainerState, *, master_weights: bool) -> None:

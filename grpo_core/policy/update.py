@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from grpo_core import interrupt
 from grpo_core.policy.batching import TrainingRollout, microbatches
 from grpo_core.policy.config import NonFiniteUpdate, UpdateConfig
 from grpo_core.schemas import Progress, no_progress
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     import torch
     from transformers import PreTrainedModel
 
+    from grpo_core.policy.checkpoint import Checkpoints
     from grpo_core.policy.optimizer import TrainerState
     from grpo_core.policy.step import StepSums
 
@@ -58,6 +60,7 @@ def update_policy(
     seed: int,
     round_number: int,
     autocast_dtype: "torch.dtype | None" = None,
+    checkpoints: "Checkpoints | None" = None,
     progress: Progress = no_progress,
 ) -> UpdateMetrics:
     """Change the model and the optimiser's state in place by epochs * minibatches steps on the round's rollouts.
@@ -73,13 +76,16 @@ def update_policy(
         rollouts: all of the round; rollouts of one prompt_id are a group.
         temperature: of the sampler.
         autocast_dtype: bfloat16 on a GPU, None for float32 throughout.
+        checkpoints: where an interrupted update left off and where this one may; None: it is done in one go.
         progress: hears of done and total micro-batches, passes without gradient included.
 
     Raises:
+        Stopped: it was asked for (``interrupt``); a checkpoint was saved where ``checkpoints`` found it due.
         NonFiniteUpdate: a loss or gradient norm is NaN or infinite. That step changed nothing; earlier steps of the
             round have, so the round is not to be saved.
         ValueError: no reference where one is needed, or parameters that are not float32.
     """
+    from grpo_core.policy.checkpoint import Place, load_place, save_place
     from grpo_core.policy.form import inspect_model
     from grpo_core.policy.optimizer import build_optimizer, random_numbers
     from grpo_core.policy.step import Forward, plan_steps, record_logprobs, row_crossover, run_step
@@ -90,36 +96,50 @@ def update_policy(
     lacking = [r for r in kept if r.ref_logprobs is None] if config.kl_coef > 0 else []
     if lacking and reference is None:
         raise ValueError(f"kl_coef {config.kl_coef} needs a reference policy; give one or set update.kl_coef to 0")
+    recompute = kept if config.old_logprobs == "trainer" else []
+    sampler = [r.old_logprobs for r in kept]
     model.eval()
+    place: Place | None = None
+    if checkpoints is not None:
+        with checkpoints.newest() as folder:
+            place = None if folder is None else load_place(folder, model, optimizer_state, kept)
     with random_numbers(optimizer_state, model.device, seed):
-        longest = max(len(r.prompt_ids) + len(r.completion_ids) for r in kept)
-        form = inspect_model(model, longest)
+        if place is None:
+            longest = max(len(r.prompt_ids) + len(r.completion_ids) for r in kept)
+            place = Place(inspect_model(model, longest), [])
+        form, sums = place.form, place.sums
         forward = Forward(form, temperature, autocast_dtype)
         steps = plan_steps(kept, config, form, seed=seed, round_number=round_number)
         to_record = microbatches(lacking, config.tokens_per_microbatch, row_crossover(form))
-        recompute = kept if config.old_logprobs == "trainer" else []
         to_recompute = microbatches(recompute, config.tokens_per_microbatch, row_crossover(form))
         total = len(to_record) + len(to_recompute) + sum(len(step.batches) for step in steps)
-        done = 0
+        done = 0 if not sums else total - sum(len(step.batches) for step in steps[len(sums) :])
 
         def tick() -> None:
             nonlocal done
             done += 1
             progress(done, total)
 
-        if lacking and reference is not None:
-            reference.eval()
-            for rollout, logprobs in record_logprobs(reference, to_record, forward, tick):
-                rollout.ref_logprobs = logprobs
-        drift = 0.0
-        for rollout, logprobs in record_logprobs(model, to_recompute, forward, tick):
-            drift += float(np.abs(logprobs - rollout.old_logprobs).sum(dtype=np.float64))
-            rollout.old_logprobs = logprobs
+        if not sums:
+            if reference is not None:
+                reference.eval()
+                for rollout, logprobs in record_logprobs(reference, to_record, forward, tick):
+                    rollout.ref_logprobs = logprobs
+            for rollout, logprobs in record_logprobs(model, to_recompute, forward, tick):
+                rollout.old_logprobs = logprobs
         optimizer = build_optimizer(model, optimizer_state, config)
-        sums = [run_step(model, optimizer, optimizer_state, step, config, forward, tick) for step in steps]
-    first = sums[0]
-    recomputed = sum(batch.tokens for batch in to_recompute)
-    return _summary(sums, config, drift / recomputed if recomputed else first.drift / first.tokens)
+        for step in steps[len(sums) :]:
+            sums.append(run_step(model, optimizer, optimizer_state, step, config, forward, tick))
+            if checkpoints is not None and checkpoints.due(len(sums), len(steps)):
+                optimizer_state.take_random_numbers(model.device)
+                checkpoints.save(len(sums), lambda folder: save_place(folder, model, optimizer_state, kept, place))
+            interrupt.safe_point()
+    if recompute:
+        distances = [np.abs(r.old_logprobs - drawn) for r, drawn in zip(kept, sampler, strict=True)]
+        drift = float(np.concatenate(distances).mean(dtype=np.float64))
+    else:
+        drift = sums[0].drift / sums[0].tokens
+    return _summary(sums, config, drift)
 
 
 def _summary(sums: "Sequence[StepSums]", config: UpdateConfig, drift: float) -> UpdateMetrics:

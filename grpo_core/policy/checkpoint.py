@@ -1,0 +1,92 @@
+"""The place reached inside an update, so that a long one which is killed goes on after its last checkpoint, exactly.
+
+Saved: the float32 weights, the optimiser's state with the random numbers, the logprobs recorded before step one, and
+the sums of every step done, whose count is the cursor. Nothing else decides the steps to come: ``plan_steps`` is pure.
+"""
+
+import json
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+import numpy.typing as npt
+from safetensors.numpy import load_file, save_file
+
+from grpo_core.policy.batching import TrainingRollout
+from grpo_core.policy.logprobs import LogprobForm
+from grpo_core.policy.optimizer import TrainerState, load_trainer_state, save_trainer_state
+from grpo_core.policy.step import StepSums
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+_PLACE_FILE = "place.json"
+_LOGPROBS_FILE = "logprobs.safetensors"
+
+
+class Checkpoints(Protocol):
+    """Keeps checkpoints of one update; whoever runs the update knows where, and when one is due."""
+
+    def newest(self) -> AbstractContextManager[Path | None]:
+        """The files of the newest whole checkpoint of this very update, or None."""
+        ...
+
+    def due(self, steps_done: int, steps: int) -> bool:
+        """Whether to save now, after so many of the round's steps."""
+        ...
+
+    def save(self, steps_done: int, produce: Callable[[Path], None]) -> None:
+        """Put the files that ``produce`` writes into a folder in place, whole; then let older checkpoints go."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """What is known of an update under way: the form of its forward passes and the sums of its steps done."""
+
+    form: LogprobForm
+    sums: list[StepSums]
+
+
+def save_place(
+    folder: Path,
+    model: "PreTrainedModel",
+    state: TrainerState,
+    rollouts: Sequence[TrainingRollout],
+    place: Place,
+) -> None:
+    """Write a checkpoint into a folder.
+
+    Args:
+        state: with the random numbers as they stand now (``TrainerState.take_random_numbers``).
+        rollouts: those in the loss, in their order, with the logprobs recorded before step one.
+    """
+    save_trainer_state(folder, model, state, master_weights=True)
+    recorded = {"old": np.concatenate([rollout.old_logprobs for rollout in rollouts])}
+    references = [rollout.ref_logprobs for rollout in rollouts if rollout.ref_logprobs is not None]
+    if references:
+        recorded["reference"] = np.concatenate(references)
+    save_file(recorded, folder / _LOGPROBS_FILE)
+    told = {"form": asdict(place.form), "sums": [asdict(sums) for sums in place.sums]}
+    (folder / _PLACE_FILE).write_text(json.dumps(told) + "\n", encoding="utf-8")  # a float's text is exact in JSON
+
+
+def load_place(
+    folder: Path, model: "PreTrainedModel", state: TrainerState, rollouts: Sequence[TrainingRollout]
+) -> Place:
+    """Set model, state and the rollouts' recorded logprobs back to a checkpoint, in place."""
+    found = load_trainer_state(folder, model)
+    for field in fields(TrainerState):
+        setattr(state, field.name, getattr(found, field.name))
+    recorded = load_file(folder / _LOGPROBS_FILE)
+    cuts = np.cumsum([len(rollout.completion_ids) for rollout in rollouts])[:-1]
+    for rollout, logprobs in zip(rollouts, np.split(recorded["old"], cuts), strict=True):
+        rollout.old_logprobs = logprobs
+    references: list[npt.NDArray[np.float32]] = np.split(recorded["reference"], cuts) if "reference" in recorded else []
+    for rollout, logprobs in zip(rollouts, references, strict=False):
+        rollout.ref_logprobs = logprobs
+    told = json.loads((folder / _PLACE_FILE).read_text(encoding="utf-8"))
+    return Place(LogprobForm(**told["form"]), [StepSums(**sums) for sums in told["sums"]])
