@@ -1,7 +1,8 @@
 """The place reached inside an update, so that a long one which is killed goes on after its last checkpoint, exactly.
 
-Saved: the float32 weights, the optimiser's state with the random numbers, the logprobs recorded before step one, and
-the sums of every step done, whose count is the cursor. Nothing else decides the steps to come: ``plan_steps`` is pure.
+Saved: the float32 weights, the optimiser's state with the random numbers, the logprobs and values recorded before step
+one, and the sums of every step done, whose count is the cursor. Nothing else decides the steps to come: ``plan_steps``
+is pure.
 """
 
 import json
@@ -62,13 +63,16 @@ def save_place(
 
     Args:
         state: with the random numbers as they stand now (``TrainerState.take_random_numbers``).
-        rollouts: those in the loss, in their order, with the logprobs recorded before step one.
+        rollouts: those in the loss, in their order, with what was recorded before step one.
     """
     save_trainer_state(folder, model, state, master_weights=True)
     recorded = {"old": np.concatenate([rollout.old_logprobs for rollout in rollouts])}
     references = [rollout.ref_logprobs for rollout in rollouts if rollout.ref_logprobs is not None]
     if references:
         recorded["reference"] = np.concatenate(references)
+    values = [rollout.values for rollout in rollouts if rollout.values is not None]
+    if values:
+        recorded["values"] = np.concatenate(values)
     save_file(recorded, folder / _LOGPROBS_FILE)
     told = {"form": asdict(place.form), "sums": [asdict(sums) for sums in place.sums]}
     (folder / _PLACE_FILE).write_text(json.dumps(told) + "\n", encoding="utf-8")  # a float's text is exact in JSON
@@ -77,7 +81,7 @@ def save_place(
 def load_place(
     folder: Path, model: "PreTrainedModel", state: TrainerState, rollouts: Sequence[TrainingRollout]
 ) -> Place:
-    """Set model, state and the rollouts' recorded logprobs back to a checkpoint, in place."""
+    """Set model, state and what the rollouts recorded back to a checkpoint, in place."""
     found = load_trainer_state(folder, model)
     for field in fields(TrainerState):
         setattr(state, field.name, getattr(found, field.name))
@@ -88,5 +92,8 @@ def load_place(
     references: list[npt.NDArray[np.float32]] = np.split(recorded["reference"], cuts) if "reference" in recorded else []
     for rollout, logprobs in zip(rollouts, references, strict=False):
         rollout.ref_logprobs = logprobs
+    values: list[npt.NDArray[np.float32]] = np.split(recorded["values"], cuts) if "values" in recorded else []
+    for rollout, value in zip(rollouts, values, strict=False):
+        rollout.values = value
     told = json.loads((folder / _PLACE_FILE).read_text(encoding="utf-8"))
     return Place(LogprobForm(**told["form"]), [StepSums(**sums) for sums in told["sums"]])

@@ -4,6 +4,8 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from grpo_core.policy.ppo_config import PPOConfig
+
 _Beta = Annotated[float, Field(ge=0, lt=1)]
 
 
@@ -41,6 +43,7 @@ class UpdateConfig(BaseModel):
     old_logprobs: Literal["sampler", "trainer"] = Field(
         "sampler", description="Where the ratio's denominator comes from: the sampler, or recomputed before step one."
     )
+    ppo: PPOConfig = Field(default_factory=PPOConfig)
 
 
 class NonFiniteUpdate(RuntimeError):

@@ -40,6 +40,7 @@ class Logprobs:
 
     logprobs: Tensor  # nats, at the temperature asked for
     entropy: Tensor | None  # nats, of the distribution over the next token; without a gradient
+    hidden: Tensor | None = None  # (T, H) last hidden states that predict each token, in the trunk's dtype
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +59,7 @@ def completion_logprobs(
     want_entropy: bool,
     *,
     form: LogprobForm,
+    want_hidden: bool = False,
 ) -> Logprobs:
     """Logprob of every completion token given its prompt and what stands before it, of logits / temperature.
 
@@ -68,6 +70,7 @@ def completion_logprobs(
         groups: the rows of one micro-batch; the caller keeps them within memory.
         temperature: the sampler's, > 0. The policy that generated is the tempered one, so it is the one trained.
         form: as ``inspect_model`` found it.
+        want_hidden: return what a value head reads, with its gradient; it comes from the same forward pass.
 
     Raises:
         ValueError: a temperature of 0 or less.
@@ -79,13 +82,17 @@ def completion_logprobs(
     arguments: dict[str, Any] = {"input_ids": inputs.ids, "attention_mask": inputs.attention_mask, "use_cache": False}
     if inputs.position_ids is not None:
         arguments["position_ids"] = inputs.position_ids
+    hidden: Tensor | None = None
     if not form.chunked_head:
-        logits = model(**arguments).logits.flatten(0, 1)
-        found = _from_logits(_pick(logits, inputs.places), inputs.targets, temperature, None, want_entropy)
+        output = model(**arguments, **({"output_hidden_states": True} if want_hidden else {}))
+        if want_hidden:
+            hidden = _pick(output.hidden_states[-1].flatten(0, 1), inputs.places)
+        logits = _pick(output.logits.flatten(0, 1), inputs.places)
+        found = _from_logits(logits, inputs.targets, temperature, None, want_entropy)
     else:
         hidden = _pick(model.base_model(**arguments).last_hidden_state.flatten(0, 1), inputs.places)
         found = _chunked(model, hidden, inputs.targets, temperature, form.softcap, want_entropy)
-    return Logprobs(found[0], found[1] if want_entropy else None)
+    return Logprobs(found[0], found[1] if want_entropy else None, hidden if want_hidden else None)
 
 
 def _pick(rows: Tensor, places: Tensor) -> Tensor:

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -14,7 +15,8 @@ from grpo_core.policy.batching import Microbatch, TrainingRollout, microbatches,
 from grpo_core.policy.config import NonFiniteUpdate, UpdateConfig
 from grpo_core.policy.logprobs import LogprobForm, Logprobs, completion_logprobs
 from grpo_core.policy.losses import clipped_surrogate_sums
-from grpo_core.policy.optimizer import TrainerState, learning_rate_at, trainable_parameters
+from grpo_core.policy.mixed import Mixture
+from grpo_core.policy.optimizer import TrainerState, learning_rate_at, trainable_parameters, warmup_at
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -28,11 +30,15 @@ class Forward:
     temperature: float
     autocast_dtype: torch.dtype | None
 
-    def __call__(self, model: "PreTrainedModel", batch: Microbatch, want_entropy: bool) -> Logprobs:
+    def __call__(
+        self, model: "PreTrainedModel", batch: Microbatch, want_entropy: bool, want_hidden: bool = False
+    ) -> Logprobs:
         """Flat logprobs of a micro-batch; under autocast where a dtype is set."""
         enabled = self.autocast_dtype is not None
         with torch.autocast(model.device.type, dtype=self.autocast_dtype, enabled=enabled):
-            return completion_logprobs(model, batch.groups, self.temperature, want_entropy, form=self.form)
+            return completion_logprobs(
+                model, batch.groups, self.temperature, want_entropy, form=self.form, want_hidden=want_hidden
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +53,11 @@ class PlannedStep:
     def tokens(self) -> int:
         """Completion tokens of the whole step: the denominator of its loss."""
         return sum(batch.tokens for batch in self.batches)
+
+    @property
+    def grpo_tokens(self) -> int:
+        """Those of them that GRPO's term takes: fewer where a PPO term keeps dead groups."""
+        return sum(len(r.completion_ids) for batch in self.batches for r in batch.rollouts if r.in_loss)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +76,7 @@ class StepSums:
     drift: float  # |logprob - old logprob|
     grad_norm: float  # of the step's mean loss, before clipping
     learning_rate: float
+    value_loss: float = 0.0  # 0 without a PPO part
 
 
 def plan_steps(
@@ -105,32 +117,44 @@ def run_step(
     config: UpdateConfig,
     forward: Forward,
     tick: Callable[[], None],
+    mixture: Mixture | None = None,
 ) -> StepSums:
     """Accumulate the gradient of the step's mean loss per token over its micro-batches, clip it, step.
+
+    The value head's gradient is clipped by itself, so that its size never shortens the policy's step.
+
+    Args:
+        mixture: mixes PPO in and is stepped, too; None: GRPO alone.
 
     Raises:
         NonFiniteUpdate: before parameters or state are changed.
     """
     parameters = list(trainable_parameters(model).values())
     optimizer.zero_grad(set_to_none=True)
-    totals = np.zeros(8, dtype=np.float64)
+    totals = np.zeros(9, dtype=np.float64)
     ratio_max = 0.0
     for batch in step.batches:
-        found = forward(model, batch, want_entropy=True)
+        found = forward(model, batch, want_entropy=True, want_hidden=mixture is not None)
         assert found.entropy is not None
         old, reference, advantages = _flat(batch, config.kl_coef > 0, model.device)
-        sums = clipped_surrogate_sums(
+        surrogate = partial(
+            clipped_surrogate_sums,
             found.logprobs,
             old,
             reference,
-            advantages,
             clip_low=config.clip_low,
             clip_high=config.clip_high,
             kl_coef=config.kl_coef,
         )
+        if mixture is None:
+            sums, value_loss = surrogate(advantages), torch.zeros((), device=model.device)
+        else:
+            assert found.hidden is not None
+            sums, value_loss = mixture.sums(surrogate, advantages, found.hidden, batch, step.tokens, step.grpo_tokens)
         clipped = (sums.clipped_low, sums.clipped_high)
         seen = (sums.loss.detach(), sums.policy_loss, sums.kl, *clipped, found.entropy.sum(), sums.ratio, sums.drift)
-        *values, largest = torch.stack([value.float() for value in (*seen, sums.ratio_max)]).tolist()
+        everything = (*seen, value_loss, sums.ratio_max)
+        *values, largest = torch.stack([value.float() for value in everything]).tolist()
         _require_finite(values[0], "loss", state, step)
         totals += values
         ratio_max = max(ratio_max, largest)
@@ -138,13 +162,16 @@ def run_step(
         tick()
     norm = float(torch.nn.utils.clip_grad_norm_(parameters, config.max_grad_norm))
     _require_finite(norm, "gradient norm", state, step)
+    if mixture is not None:
+        _require_finite(mixture.clip_gradient(config.max_grad_norm), "value head's gradient norm", state, step)
+        mixture.step(warmup_at(mixture.state.step, config))
     rate = learning_rate_at(state.step, config)
     for group in optimizer.param_groups:
         group["lr"] = rate
     optimizer.step()
     optimizer.zero_grad(set_to_none=True)
     state.step += 1
-    loss, policy_loss, kl, low, high, entropy, ratio, drift = totals.tolist()
+    loss, policy_loss, kl, low, high, entropy, ratio, drift, value = totals.tolist()
     return StepSums(
         tokens=step.tokens,
         loss=loss,
@@ -158,6 +185,7 @@ def run_step(
         drift=drift,
         grad_norm=norm,
         learning_rate=rate,
+        value_loss=value,
     )
 
 

@@ -43,6 +43,12 @@ class UpdateMetrics:
     ratio_mean: float | None = None
     ratio_max: float | None = None  # the largest of any token
     sampler_logprob_drift: float | None = None  # |trainer - sampler| before any update, nats
+    # None in a round without a PPO part:
+    alpha: float | None = None  # GRPO's weight in loss, policy_loss, kl and clip ratios
+    value_loss: float | None = None
+    explained_variance: float | None = None  # of the returns by the values before the update; at most 1
+    value_mean: float | None = None  # before the update
+    return_mean: float | None = None
 
     def as_dict(self) -> dict[str, float]:
         """The metrics that were measured, by name."""
@@ -65,7 +71,9 @@ def update_policy(
 ) -> UpdateMetrics:
     """Change the model and the optimiser's state in place by epochs * minibatches steps on the round's rollouts.
 
-    Rollouts out of the loss (dead groups, no reward, truncated ones if masked) are dropped before any forward pass. The
+    Rollouts out of the loss (dead groups, no reward, truncated ones if masked) are dropped before any forward pass; in
+    a round with a PPO part (``config.ppo``) a dead group stays for the sake of that part, and values are recorded
+    before step one. The
     model is put into eval mode and stays there: without dropout the first ratio is 1 and a round can be done again bit
     for bit (on a CPU; a GPU's kernels may add in another order).
 
@@ -83,26 +91,36 @@ def update_policy(
         Stopped: it was asked for (``interrupt``); a checkpoint was saved where ``checkpoints`` found it due.
         NonFiniteUpdate: a loss or gradient norm is NaN or infinite. That step changed nothing; earlier steps of the
             round have, so the round is not to be saved.
-        ValueError: no reference where one is needed, or parameters that are not float32.
+        ValueError: no reference where one is needed, parameters that are not float32, or a rollout in GRPO's loss
+            without a reward in a round with a PPO part.
     """
     from grpo_core.policy.checkpoint import Place, load_place, save_place
     from grpo_core.policy.form import inspect_model
+    from grpo_core.policy.mixed import Mixture, record_values, set_targets
     from grpo_core.policy.optimizer import build_optimizer, random_numbers
     from grpo_core.policy.step import Forward, plan_steps, record_logprobs, row_crossover, run_step
+    from grpo_core.policy.value import new_value_state
 
-    kept = [replace(r) for r in rollouts if r.in_loss and not (config.mask_truncated and r.truncated)]
+    alpha = config.ppo.alpha(round_number)
+    wanted = [r for r in rollouts if r.in_loss or (alpha < 1 and r.reward is not None)]
+    kept = [replace(r) for r in wanted if not (config.mask_truncated and r.truncated)]
     if not kept:
         return UpdateMetrics(steps=0, tokens=0)
     lacking = [r for r in kept if r.ref_logprobs is None] if config.kl_coef > 0 else []
     if lacking and reference is None:
         raise ValueError(f"kl_coef {config.kl_coef} needs a reference policy; give one or set update.kl_coef to 0")
-    recompute = kept if config.old_logprobs == "trainer" else []
+    trainer = config.old_logprobs == "trainer"
     sampler = [r.old_logprobs for r in kept]
     model.eval()
     place: Place | None = None
     if checkpoints is not None:
         with checkpoints.newest() as folder:
             place = None if folder is None else load_place(folder, model, optimizer_state, kept)
+    mixture: Mixture | None = None
+    if alpha < 1:
+        if optimizer_state.value is None:
+            optimizer_state.value = new_value_state(model.config.get_text_config().hidden_size, model.device)
+        mixture = Mixture(alpha, optimizer_state.value, config)
     with random_numbers(optimizer_state, model.device, seed):
         if place is None:
             longest = max(len(r.prompt_ids) + len(r.completion_ids) for r in kept)
@@ -111,7 +129,8 @@ def update_policy(
         forward = Forward(form, temperature, autocast_dtype)
         steps = plan_steps(kept, config, form, seed=seed, round_number=round_number)
         to_record = microbatches(lacking, config.tokens_per_microbatch, row_crossover(form))
-        to_recompute = microbatches(recompute, config.tokens_per_microbatch, row_crossover(form))
+        first_pass = kept if trainer or mixture is not None else []
+        to_recompute = microbatches(first_pass, config.tokens_per_microbatch, row_crossover(form))
         total = len(to_record) + len(to_recompute) + sum(len(step.batches) for step in steps)
         done = 0 if not sums else total - sum(len(step.batches) for step in steps[len(sums) :])
 
@@ -125,21 +144,32 @@ def update_policy(
                 reference.eval()
                 for rollout, logprobs in record_logprobs(reference, to_record, forward, tick):
                     rollout.ref_logprobs = logprobs
-            for rollout, logprobs in record_logprobs(model, to_recompute, forward, tick):
-                rollout.old_logprobs = logprobs
+            if mixture is None:
+                for rollout, logprobs in record_logprobs(model, to_recompute, forward, tick):
+                    rollout.old_logprobs = logprobs
+            else:
+                head = mixture.state.head
+                for rollout, logprobs, values in record_values(model, head, to_recompute, forward, tick):
+                    rollout.values = values
+                    rollout.old_logprobs = logprobs if trainer else rollout.old_logprobs
+        value_metrics = None if mixture is None else set_targets(kept, config.ppo)
         optimizer = build_optimizer(model, optimizer_state, config)
         for step in steps[len(sums) :]:
-            sums.append(run_step(model, optimizer, optimizer_state, step, config, forward, tick))
+            sums.append(run_step(model, optimizer, optimizer_state, step, config, forward, tick, mixture))
             if checkpoints is not None and checkpoints.due(len(sums), len(steps)):
                 optimizer_state.take_random_numbers(model.device)
                 checkpoints.save(len(sums), lambda folder: save_place(folder, model, optimizer_state, kept, place))
             interrupt.safe_point()
-    if recompute:
+    if trainer:
         distances = [np.abs(r.old_logprobs - drawn) for r, drawn in zip(kept, sampler, strict=True)]
         drift = float(np.concatenate(distances).mean(dtype=np.float64))
     else:
         drift = sums[0].drift / sums[0].tokens
-    return _summary(sums, config, drift)
+    found = _summary(sums, config, drift)
+    if value_metrics is None:
+        return found
+    value_loss = sum(step.value_loss for step in sums) / found.tokens
+    return replace(found, alpha=alpha, value_loss=value_loss, **asdict(value_metrics))
 
 
 def _summary(sums: "Sequence[StepSums]", config: UpdateConfig, drift: float) -> UpdateMetrics:
