@@ -3,6 +3,7 @@
 from rich.console import Console
 from rich.markup import escape
 
+from flows.changes import describe_changes
 from flows.preflight import checks
 from grpo_core.config import RunConfig
 from grpo_core.errors import NotHere
@@ -31,6 +32,8 @@ def describe(config: RunConfig, folder: str, out: Console) -> None:
     ]
     for name, text in lines:
         out.print(f"{name:>11}  {escape(text)}", soft_wrap=True)
+    for line in describe_changes(folder, config):
+        out.print(escape(line), soft_wrap=True)
     lacking = []
     for check in checks(config, folder):
         try:

@@ -188,6 +188,12 @@ class Artifact:
             self.store.delete(self.file(name))
         return bool(left)
 
+    def forget(self) -> None:
+        """Give a retired artifact up altogether, so that its stage makes it again; one that is there stays."""
+        if self.is_retired:
+            self.store.delete(self.manifest_file)
+            self.store.delete(self.retired_file)
+
     @property
     def is_retired(self) -> bool:
         return self.store.exists(self.retired_file)
@@ -231,6 +237,8 @@ class ArtifactWriter:
         self.store.write_bytes(self._mark(name), canonical_json(mark).encode())
 
     def _row_count(self, name: str) -> int:
+        if not name.endswith(".parquet"):
+            return 0
         with self.store.fs.open(self.store.path(self.artifact.file(name)), "rb") as stream:
             return int(pq.read_metadata(stream).num_rows)
 
@@ -239,9 +247,11 @@ class ArtifactWriter:
         key = self.fingerprint.digest
         manifest = self.artifact.manifest()
         if manifest is not None and manifest.fingerprint == key:
-            # One file of it was harmed: the others are as good as ever, and may be impossible to make again.
+            # One file of it was harmed: the others are as good as ever, and may be impossible to make again. A model's
+            # files are made all at once or not at all.
+            of_tables = any(name.endswith(".parquet") for name in manifest.files)
             for name, record in manifest.files.items():
-                if name.endswith(".parquet") and self.store.record(self.artifact.file(name)) == record:
+                if of_tables and self.store.record(self.artifact.file(name)) == record:
                     self._write_mark(name, record, self._row_count(name))
         self.store.delete(self.artifact.manifest_file)
         for hidden in self.store.hidden_files(self.artifact.folder):
@@ -272,6 +282,12 @@ class ArtifactWriter:
         record = self.store.write(self.artifact.file(name), parquet_writer(table))
         self._write_mark(name, record, table.num_rows)
         self.files[name], self.rows[name] = record, table.num_rows
+
+    def write_json(self, name: str, value: Any) -> None:
+        """Write a small JSON file and mark it as finished."""
+        record = self.store.write_bytes(self.artifact.file(name), (canonical_json(value) + "\n").encode())
+        self._write_mark(name, record, 0)
+        self.files[name], self.rows[name] = record, 0
 
     def write_folder(self, produce: Callable[[Path], None]) -> None:
         """Write all files that ``produce`` leaves in a local folder."""

@@ -17,7 +17,7 @@ from tasks.checkpoints import UpdateCheckpoints
 from tasks.run import Run, round_folder
 from tasks.stage import TASK_OPTIONS, Stage, Writers, execute, input_digest
 
-STAGE_VERSION = 1
+STAGE_VERSION = 2
 
 
 def _config(run: Run) -> Mapping[str, Any]:
@@ -41,6 +41,11 @@ def _inputs(run: Run, round_number: int) -> Mapping[str, str]:
     if round_number > 1:
         inputs["trainer_state"] = input_digest(run, round_folder(round_number - 1, "trainer_state"))
     return inputs
+
+
+def _models(round_number: int) -> list[str]:
+    kinds = ("policy", "trainer_state") if round_number > 1 else ("policy",)
+    return [round_folder(round_number - 1, kind) for kind in kinds]
 
 
 def training_rollouts(run: Run, round_number: int) -> list[TrainingRollout]:
@@ -115,6 +120,7 @@ STAGE = Stage(
     config=_config,
     inputs=_inputs,
     compute=_compute,
+    models=_models,
 )
 
 
