@@ -13,7 +13,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from grpo_core.advantages.gae import gae, whiten
+from grpo_core.advantages.gae import gae
 from grpo_core.policy.batching import Microbatch, TrainingRollout
 from grpo_core.policy.config import UpdateConfig
 from grpo_core.policy.losses import LossSums
@@ -65,13 +65,15 @@ def set_targets(rollouts: Sequence[TrainingRollout], config: PPOConfig) -> Value
     known = [(r.values, r.reward) for r in rollouts if r.values is not None and r.reward is not None]
     if len(known) < len(rollouts):
         raise ValueError("a rollout of PPO's term has no reward or no recorded values")
-    values = [value for value, _ in known]
-    found = gae(values, [reward for _, reward in known], gamma=config.gamma, lambda_=config.gae_lambda)
-    advantages = whiten(found.advantages) if config.whiten else found.advantages
-    for rollout, advantage, target in zip(rollouts, advantages, found.returns, strict=True):
-        rollout.token_advantages = advantage.astype(np.float32)
-        rollout.returns = target.astype(np.float32)
-    returns, predicted = np.concatenate(found.returns), np.concatenate(values).astype(np.float64)
+    lengths = np.array([len(values) for values, _ in known])
+    mask = np.arange(lengths.max()) < lengths[:, None]
+    values = np.zeros(mask.shape)
+    values[mask] = np.concatenate([values for values, _ in known])
+    found = gae([reward for _, reward in known], values, mask, config.gamma, config.gae_lambda, whitened=config.whiten)
+    for row, (rollout, length) in enumerate(zip(rollouts, lengths, strict=True)):
+        rollout.token_advantages = found.advantage[row, :length].astype(np.float32)
+        rollout.returns = found.returns[row, :length].astype(np.float32)
+    returns, predicted = found.returns[mask], values[mask]
     varies = returns.min() < returns.max()
     return ValueMetrics(
         explained_variance=float(1 - (returns - predicted).var() / returns.var()) if varies else None,

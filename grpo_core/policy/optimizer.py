@@ -191,5 +191,5 @@ def load_trainer_state(folder: Path, model: "PreTrainedModel") -> TrainerState:
                 weight.data.copy_(tensors[f"weight.{name}"])
     numbers = load_file(folder / _RNG_FILE)
     state.rng_cpu, state.rng_cuda = numbers["cpu"], numbers.get("cuda")
-    state.value = load_value_state(folder, model.config.get_text_config().hidden_size, model.device)
+    state.value = load_value_state(folder, model)
     return state

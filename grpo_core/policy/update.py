@@ -71,11 +71,10 @@ def update_policy(
 ) -> UpdateMetrics:
     """Change the model and the optimiser's state in place by epochs * minibatches steps on the round's rollouts.
 
-    Rollouts out of the loss (dead groups, no reward, truncated ones if masked) are dropped before any forward pass; in
-    a round with a PPO part (``config.ppo``) a dead group stays for the sake of that part, and values are recorded
-    before step one. The
-    model is put into eval mode and stays there: without dropout the first ratio is 1 and a round can be done again bit
-    for bit (on a CPU; a GPU's kernels may add in another order).
+    Rollouts out of the loss (dead groups, no reward, truncated ones if masked) are dropped before any forward pass; a
+    round with a PPO part (``config.ppo``) keeps dead groups, for values can be learned from them. The model is put into
+    eval mode and stays there: without dropout the first ratio is 1 and a round can be done again bit for bit (on a CPU;
+    a GPU's kernels may add in another order).
 
     Args:
         model: the policy in float32 (master weights), on its device.
@@ -118,8 +117,7 @@ def update_policy(
             place = None if folder is None else load_place(folder, model, optimizer_state, kept)
     mixture: Mixture | None = None
     if alpha < 1:
-        if optimizer_state.value is None:
-            optimizer_state.value = new_value_state(model.config.get_text_config().hidden_size, model.device)
+        optimizer_state.value = optimizer_state.value or new_value_state(model)
         mixture = Mixture(alpha, optimizer_state.value, config)
     with random_numbers(optimizer_state, model.device, seed):
         if place is None:
@@ -129,9 +127,9 @@ def update_policy(
         forward = Forward(form, temperature, autocast_dtype)
         steps = plan_steps(kept, config, form, seed=seed, round_number=round_number)
         to_record = microbatches(lacking, config.tokens_per_microbatch, row_crossover(form))
-        first_pass = kept if trainer or mixture is not None else []
-        to_recompute = microbatches(first_pass, config.tokens_per_microbatch, row_crossover(form))
-        total = len(to_record) + len(to_recompute) + sum(len(step.batches) for step in steps)
+        seen_first = kept if trainer or mixture is not None else []
+        first_pass = microbatches(seen_first, config.tokens_per_microbatch, row_crossover(form))
+        total = len(to_record) + len(first_pass) + sum(len(step.batches) for step in steps)
         done = 0 if not sums else total - sum(len(step.batches) for step in steps[len(sums) :])
 
         def tick() -> None:
@@ -144,14 +142,13 @@ def update_policy(
                 reference.eval()
                 for rollout, logprobs in record_logprobs(reference, to_record, forward, tick):
                     rollout.ref_logprobs = logprobs
-            if mixture is None:
-                for rollout, logprobs in record_logprobs(model, to_recompute, forward, tick):
-                    rollout.old_logprobs = logprobs
-            else:
-                head = mixture.state.head
-                for rollout, logprobs, values in record_values(model, head, to_recompute, forward, tick):
+            if mixture is not None:
+                for rollout, logprobs, values in record_values(model, mixture.state.head, first_pass, forward, tick):
                     rollout.values = values
                     rollout.old_logprobs = logprobs if trainer else rollout.old_logprobs
+            else:
+                for rollout, logprobs in record_logprobs(model, first_pass, forward, tick):
+                    rollout.old_logprobs = logprobs
         value_metrics = None if mixture is None else set_targets(kept, config.ppo)
         optimizer = build_optimizer(model, optimizer_state, config)
         for step in steps[len(sums) :]:

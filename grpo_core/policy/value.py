@@ -6,6 +6,7 @@ their own whose bytes are equal for equal states.
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
@@ -14,6 +15,9 @@ from torch import Tensor, nn
 
 from grpo_core.errors import UserError
 from grpo_core.policy.config import UpdateConfig
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 VALUE_FILE = "value_head.safetensors"
 
@@ -41,9 +45,9 @@ class ValueState:
     exp_avg_sq: dict[str, Tensor]  # second moment
 
 
-def new_value_state(hidden_size: int, device: torch.device) -> ValueState:
-    """A head of zeros that has taken no step."""
-    head = ValueHead(hidden_size).to(device)
+def new_value_state(model: "PreTrainedModel") -> ValueState:
+    """A head of zeros that has taken no step, of the model's width and on its device."""
+    head = ValueHead(model.config.get_text_config().hidden_size).to(model.device)
     moments = [{name: torch.zeros_like(weight) for name, weight in head.named_parameters()} for _ in range(2)]
     return ValueState(head, 0, *moments)
 
@@ -75,16 +79,16 @@ def save_value_state(folder: Path, state: ValueState) -> None:
     save_file(tensors | {"step": torch.tensor(state.step, dtype=torch.int64)}, folder / VALUE_FILE)
 
 
-def load_value_state(folder: Path, hidden_size: int, device: torch.device) -> ValueState | None:
-    """Read a head onto a device; None where the folder has none: no round before had a PPO part.
+def load_value_state(folder: Path, model: "PreTrainedModel") -> ValueState | None:
+    """Read a head onto the model's device; None where the folder has none: no round before had a PPO part.
 
     Raises:
         UserError: the head belongs to a model of another width.
     """
     if not (folder / VALUE_FILE).is_file():
         return None
-    tensors = load_file(folder / VALUE_FILE, device=str(device))
-    state = new_value_state(hidden_size, device)
+    tensors = load_file(folder / VALUE_FILE, device=str(model.device))
+    state = new_value_state(model)
     state.step = int(tensors["step"])
     for name, weight in state.head.named_parameters():
         if tensors[f"weight.{name}"].shape != weight.shape:

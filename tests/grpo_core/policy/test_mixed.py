@@ -37,7 +37,7 @@ def update(
 def with_head(model: Any) -> TrainerState:
     """A first state whose value head says something."""
     state = new_trainer_state(model, seed=0)
-    state.value = new_value_state(32, torch.device("cpu"))
+    state.value = new_value_state(model)
     draw = torch.Generator().manual_seed(5)
     with torch.no_grad():
         for weight in state.value.head.parameters():
@@ -88,7 +88,7 @@ def naive(
         values.append(old)
         advantages.append(back[::-1])
     flat = np.concatenate(advantages)
-    mean, deviation = flat.mean(), math.sqrt(flat.var() + 1e-8)
+    mean, deviation = flat.mean(), flat.std(ddof=1) + 1e-8
     grpo = surrogate = squares = torch.zeros(())
     tokens = live = 0
     for r, old, raw in zip(paid, values, advantages, strict=True):
@@ -183,7 +183,7 @@ def test_metrics_by_hand(even: Any) -> None:
         for n in range(4)
     ]
     state = new_trainer_state(even, seed=0)
-    state.value = new_value_state(32, torch.device("cpu"))
+    state.value = new_value_state(even)
     with torch.no_grad():
         state.value.head.bias.fill_(0.5)
     found = update(even, rollouts, UpdateConfig(kl_coef=0, ppo=constant(0.25, value_coef=0.1)), state)
@@ -203,11 +203,31 @@ def test_whitening_is_over_the_whole_round_and_not_over_an_optimiser_step(
     metrics = set_targets(paid, PPOConfig(gae_lambda=1.0))
     found = np.concatenate([r.token_advantages for r in paid if r.token_advantages is not None]).astype(np.float64)
     raw = np.concatenate([np.full(len(r.completion_ids), r.reward, dtype=np.float64) for r in paid])
-    np.testing.assert_allclose(found, (raw - raw.mean()) / raw.std(), atol=1e-6)
+    np.testing.assert_allclose(found, (raw - raw.mean()) / raw.std(ddof=1), atol=1e-6)
     assert metrics.explained_variance == 0
     set_targets(paid, PPOConfig(gae_lambda=1.0, whiten=False))
     found = np.concatenate([r.token_advantages for r in paid if r.token_advantages is not None])
     np.testing.assert_allclose(found, raw, atol=1e-6)
+
+
+def test_three_tokens_by_hand() -> None:
+    # gamma 0.9, lambda 0.8, V = 0.5, 0.6, 0.7 and a reward of 1 with the last token: delta = 0.54 - 0.5, 0.63 - 0.6,
+    # 1 - 0.7, each carried back by 0.72; A2 = 0.3, A1 = 0.03 + 0.216, A0 = 0.04 + 0.17712; a return is A + V.
+    # Another completion of one token, V = 0.25 and reward 2: A = 1.75.
+    rollouts = [
+        TrainingRollout("a", [1], [3, 4, 5], [-1.0] * 3, 0.0, reward=1.0, values=np.array([0.5, 0.6, 0.7])),
+        TrainingRollout("b", [1], [3], [-1.0], 0.0, reward=2.0, values=np.array([0.25])),
+    ]
+    metrics = set_targets(rollouts, PPOConfig(gamma=0.9, gae_lambda=0.8, whiten=False))
+    for rollout, advantages, returns in zip(
+        rollouts, ([0.21712, 0.246, 0.3], [1.75]), ([0.71712, 0.846, 1.0], [2.0]), strict=True
+    ):
+        np.testing.assert_allclose(rollout.token_advantages, advantages, rtol=1e-6)
+        np.testing.assert_allclose(rollout.returns, returns, rtol=1e-6)
+    assert metrics.value_mean == pytest.approx(2.05 / 4)
+    assert metrics.return_mean == pytest.approx(4.56312 / 4)
+    unexplained = np.var([0.21712, 0.246, 0.3, 1.75]) / np.var([0.71712, 0.846, 1.0, 2.0])
+    assert metrics.explained_variance == pytest.approx(1 - unexplained)
 
 
 def test_returns_that_do_not_vary_have_no_explained_variance() -> None:

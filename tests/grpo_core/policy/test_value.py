@@ -12,6 +12,7 @@ from grpo_core.policy.logprobs import LogprobForm, completion_logprobs
 from grpo_core.policy.value import (
     VALUE_FILE,
     ValueHead,
+    ValueState,
     build_value_optimizer,
     load_value_state,
     new_value_state,
@@ -19,7 +20,6 @@ from grpo_core.policy.value import (
     value_loss_sum,
 )
 
-CPU = torch.device("cpu")
 GROUPS = [
     PackedGroup([5, 6, 7, 8, 9], [[10, 11, 12], [13], [14, 15, 16, 17, 18, 19, 2], [10, 11, 20]]),
     PackedGroup([1, 3], [[30, 31, 32, 33], [34, 35]]),
@@ -109,22 +109,23 @@ def test_a_new_head_says_zero_and_computes_in_float32() -> None:
 # -- the state on disk --
 
 
-def stepped() -> Any:
-    state = new_value_state(4, CPU)
+def stepped(model: Any) -> ValueState:
+    state = new_value_state(model)
     optimizer = build_value_optimizer(state, UpdateConfig())
-    state.head(torch.arange(8.0).reshape(2, 4)).sum().backward()
+    state.head(torch.arange(64.0).reshape(2, 32)).sum().backward()
     optimizer.step()
     state.step += 1
     return state
 
 
-def test_a_saved_head_is_the_same_one_and_has_the_same_bytes(tmp_path: Path) -> None:
-    state = stepped()
+def test_a_saved_head_is_the_same_one_and_has_the_same_bytes(build: Any, tmp_path: Path) -> None:
+    model = build()
+    state = stepped(model)
     folders = [tmp_path / "one", tmp_path / "two"]
     for folder in folders:
         folder.mkdir()
     save_value_state(folders[0], state)
-    found = load_value_state(folders[0], 4, CPU)
+    found = load_value_state(folders[0], model)
     assert found is not None
     assert found.step == 1
     for name, weight in state.head.state_dict().items():
@@ -136,8 +137,9 @@ def test_a_saved_head_is_the_same_one_and_has_the_same_bytes(tmp_path: Path) -> 
     assert (folders[1] / VALUE_FILE).read_bytes() == (folders[0] / VALUE_FILE).read_bytes()
 
 
-def test_no_file_no_head_and_another_width_is_refused(tmp_path: Path) -> None:
-    assert load_value_state(tmp_path, 4, CPU) is None
-    save_value_state(tmp_path, stepped())
+def test_no_file_no_head_and_another_width_is_refused(build: Any, tmp_path: Path) -> None:
+    model = build()
+    assert load_value_state(tmp_path, model) is None
+    save_value_state(tmp_path, stepped(model))
     with pytest.raises(UserError, match="another width"):
-        load_value_state(tmp_path, 5, CPU)
+        load_value_state(tmp_path, build(hidden_size=16))
