@@ -7,6 +7,13 @@ from flows.changes import describe_changes
 from flows.preflight import checks
 from grpo_core.config import RunConfig
 from grpo_core.errors import NotHere
+from grpo_core.policy.config import UpdateConfig
+
+
+def _objective(update: UpdateConfig) -> str:
+    bounds = f" {update.clip_low:g}/{update.clip_high:g}" if update.clip in ("ppo", "cispo") else ""
+    levels = f"{update.ratio_level} ratio, {update.aggregation} aggregation"
+    return f"clip {update.clip}{bounds}, {levels}, KL coefficient {update.kl_coef:g} in the {update.kl_in}"
 
 
 def describe(config: RunConfig, folder: str, out: Console) -> None:
@@ -26,7 +33,7 @@ def describe(config: RunConfig, folder: str, out: Console) -> None:
         ("rollouts", f"{generation.group_size} a prompt, {rollouts:,} a round, {rollouts * config.rounds:,} in all"),
         ("tokens", f"at most {rollouts * generation.max_new_tokens:,} generated a round"),
         ("update", f"{steps} optimiser steps a round, {steps * config.rounds:,} in all; lr {update.learning_rate:g}"),
-        ("objective", f"clip {update.clip_low:g}/{update.clip_high:g}, KL coefficient {update.kl_coef:g}"),
+        ("objective", _objective(update)),
         ("evaluation", f"{evaluations} times, greedy and {config.evaluation.samples} samples a prompt"),
         ("rounds", f"{config.rounds:,}"),
     ]

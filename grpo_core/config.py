@@ -66,9 +66,15 @@ class RunConfig(BaseModel):
     tracking: TrackingConfig = Field(default_factory=TrackingConfig)
 
     @model_validator(mode="after")
-    def _ratio_starts_at_one(self) -> "RunConfig":
+    def _ratios_compare_like_with_like(self) -> "RunConfig":
         # The sampler's logprobs are those of the cut distribution, the trainer's of the whole one.
         cut = self.generation.top_p < 1 or self.generation.top_k > 0
+        if cut and self.update.importance.correction != "none":
+            raise ValueError(
+                "generation.top_p and generation.top_k cut the distribution that the sampler's logprobs belong to, and "
+                "which tokens were left is not recorded, so update.importance can't compare them with the trainer's; "
+                "set update.importance.correction to none, or top_p to 1 and top_k to 0"
+            )
         if cut and self.update.old_logprobs == "sampler":
             raise ValueError(
                 "generation.top_p and generation.top_k cut the distribution that the sampler's logprobs belong to; set "

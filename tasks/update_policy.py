@@ -23,11 +23,13 @@ STAGE_VERSION = 2
 def _config(run: Run) -> Mapping[str, Any]:
     config = run.config
     unread = {"checkpoint_steps"} if config.update.ppo.mixes else {"checkpoint_steps", "ppo"}
+    length = {"generation.max_new_tokens": config.generation.max_new_tokens}
     return {
         "update": config.update.model_dump(mode="json", exclude=unread),
         "generation.temperature": config.generation.temperature,
         "model.dtype": config.model.dtype,
         "seed": config.seed,
+        **(length if config.update.aggregation == "constant" else {}),
     }
 
 
@@ -98,6 +100,7 @@ def _compute(run: Run, round_number: int, writers: Writers, progress: Progress) 
         state,
         config.update,
         temperature=config.generation.temperature,
+        max_new_tokens=config.generation.max_new_tokens,
         seed=config.seed,
         round_number=round_number,
         autocast_dtype=None if dtype is torch.float32 else dtype,

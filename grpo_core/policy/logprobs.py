@@ -39,7 +39,7 @@ class Logprobs:
     """Flat over all completion tokens: groups in order, completions in order, tokens in order; shape (T,), float32."""
 
     logprobs: Tensor  # nats, at the temperature asked for
-    entropy: Tensor | None  # nats, of the distribution over the next token; without a gradient
+    entropy: Tensor | None  # nats, of the distribution over the next token
     hidden: Tensor | None = None  # (T, H) last hidden states that predict each token, in the trunk's dtype
 
 
@@ -59,6 +59,7 @@ def completion_logprobs(
     want_entropy: bool,
     *,
     form: LogprobForm,
+    entropy_gradient: bool = False,
     want_hidden: bool = False,
 ) -> Logprobs:
     """Logprob of every completion token given its prompt and what stands before it, of logits / temperature.
@@ -70,6 +71,7 @@ def completion_logprobs(
         groups: the rows of one micro-batch; the caller keeps them within memory.
         temperature: the sampler's, > 0. The policy that generated is the tempered one, so it is the one trained.
         form: as ``inspect_model`` found it.
+        entropy_gradient: let gradients flow through the entropy, too.
         want_hidden: return what a value head reads, with its gradient; it comes from the same forward pass.
 
     Raises:
@@ -87,11 +89,12 @@ def completion_logprobs(
         output = model(**arguments, **({"output_hidden_states": True} if want_hidden else {}))
         if want_hidden:
             hidden = _pick(output.hidden_states[-1].flatten(0, 1), inputs.places)
-        logits = _pick(output.logits.flatten(0, 1), inputs.places)
-        found = _from_logits(logits, inputs.targets, temperature, None, want_entropy)
+        picked = _pick(output.logits.flatten(0, 1), inputs.places)
+        found = _from_logits(picked, inputs.targets, temperature, None, want_entropy, entropy_gradient)
     else:
         hidden = _pick(model.base_model(**arguments).last_hidden_state.flatten(0, 1), inputs.places)
-        found = _chunked(model, hidden, inputs.targets, temperature, form.softcap, want_entropy)
+        options = (temperature, form.softcap, want_entropy, entropy_gradient)
+        found = _chunked(model, hidden, inputs.targets, *options)
     return Logprobs(found[0], found[1] if want_entropy else None, hidden if want_hidden else None)
 
 
@@ -108,6 +111,7 @@ def _chunked(
     temperature: float,
     softcap: float | None,
     want_entropy: bool,
+    entropy_gradient: bool,
 ) -> tuple[Tensor, Tensor]:
     head = model.get_output_embeddings()
     size = max(1, CHUNK_LOGITS // model.config.get_text_config().vocab_size)
@@ -125,23 +129,35 @@ def _chunked(
                     temperature,
                     softcap,
                     want_entropy,
+                    entropy_gradient,
                     use_reentrant=False,
                     preserve_rng_state=False,
                 )
             )
         else:
-            found.append(_head(head, piece, target, temperature, softcap, want_entropy))
+            found.append(_head(head, piece, target, temperature, softcap, want_entropy, entropy_gradient))
     return torch.cat([logprobs for logprobs, _ in found]), torch.cat([entropy for _, entropy in found])
 
 
 def _head(
-    head: nn.Module, hidden: Tensor, targets: Tensor, temperature: float, softcap: float | None, want_entropy: bool
+    head: nn.Module,
+    hidden: Tensor,
+    targets: Tensor,
+    temperature: float,
+    softcap: float | None,
+    want_entropy: bool,
+    entropy_gradient: bool,
 ) -> tuple[Tensor, Tensor]:
-    return _from_logits(head(hidden), targets, temperature, softcap, want_entropy)
+    return _from_logits(head(hidden), targets, temperature, softcap, want_entropy, entropy_gradient)
 
 
 def _from_logits(
-    logits: Tensor, targets: Tensor, temperature: float, softcap: float | None, want_entropy: bool
+    logits: Tensor,
+    targets: Tensor,
+    temperature: float,
+    softcap: float | None,
+    want_entropy: bool,
+    entropy_gradient: bool,
 ) -> tuple[Tensor, Tensor]:
     """(T, V) logits and (T,) targets to (T,) logprobs and (T,) entropy (zeros when not wanted)."""
     logits = logits.float()
@@ -153,7 +169,7 @@ def _from_logits(
     logprobs = distribution.gather(-1, targets.unsqueeze(-1)).squeeze(-1)
     if not want_entropy:
         return logprobs, torch.zeros_like(logprobs)
-    with torch.no_grad():
+    with torch.set_grad_enabled(entropy_gradient and torch.is_grad_enabled()):
         entropy = -(distribution.exp() * distribution).sum(-1)
     return logprobs, entropy
 

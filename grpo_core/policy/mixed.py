@@ -1,31 +1,24 @@
 """alpha * GRPO + (1 - alpha) * PPO in one forward pass: two sets of advantages behind the same ratios, a value loss.
 
-Both terms are means over tokens of their own. GRPO's are those of groups that are not dead; PPO's are all that have a
+Both terms are means over rollouts of their own. GRPO's are those of groups that are not dead; PPO's are all that have a
 reward, for a value can be learned from a group whose rewards are all equal.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, fields, replace
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from grpo_core.advantages.gae import gae
 from grpo_core.policy.batching import Microbatch, TrainingRollout
 from grpo_core.policy.config import UpdateConfig
-from grpo_core.policy.losses import LossSums
-from grpo_core.policy.ppo_config import PPOConfig
-from grpo_core.policy.value import ValueHead, ValueState, build_value_optimizer, value_loss_sum
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
-
-    from grpo_core.policy.step import Forward
-
-Floats = npt.NDArray[np.float32]
+from grpo_core.policy.kl import token_penalties
+from grpo_core.policy.losses import LossInputs, LossSums
+from grpo_core.policy.segments import Segments
+from grpo_core.policy.value import ValueState, build_value_optimizer, value_loss_sum
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,27 +30,11 @@ class ValueMetrics:
     return_mean: float
 
 
-def record_values(
-    model: "PreTrainedModel",
-    head: ValueHead,
-    batches: Sequence[Microbatch],
-    forward: "Forward",
-    tick: Callable[[], None],
-) -> Iterator[tuple[TrainingRollout, Floats, Floats]]:
-    """Each rollout with its logprobs and its values from one pass without gradient; ``tick`` after each micro-batch."""
-    for batch in batches:
-        with torch.no_grad():
-            found = forward(model, batch, want_entropy=False, want_hidden=True)
-            assert found.hidden is not None
-            values = head(found.hidden)
-        cuts = np.cumsum([len(rollout.completion_ids) for rollout in batch.rollouts])[:-1]
-        pieces = [np.split(flat.cpu().numpy(), cuts) for flat in (found.logprobs, values)]
-        yield from zip(batch.rollouts, *pieces, strict=True)
-        tick()
-
-
-def set_targets(rollouts: Sequence[TrainingRollout], config: PPOConfig) -> ValueMetrics:
+def set_targets(rollouts: Sequence[TrainingRollout], config: UpdateConfig) -> ValueMetrics:
     """Fill in advantages and returns per token from rewards and recorded values; whitened over all of them together.
+
+    With ``kl_in: reward`` each token is charged kl_coef times its KL at the old logprobs, as in PPO for language models
+    (Ziegler et al. 2019, arXiv 1909.08593).
 
     Raises:
         ValueError: a rollout has no reward or no values.
@@ -67,9 +44,13 @@ def set_targets(rollouts: Sequence[TrainingRollout], config: PPOConfig) -> Value
         raise ValueError("a rollout of PPO's term has no reward or no recorded values")
     lengths = np.array([len(values) for values, _ in known])
     mask = np.arange(lengths.max()) < lengths[:, None]
-    values = np.zeros(mask.shape)
+    values, rewards = np.zeros(mask.shape), np.zeros(mask.shape)
     values[mask] = np.concatenate([values for values, _ in known])
-    found = gae([reward for _, reward in known], values, mask, config.gamma, config.gae_lambda, whitened=config.whiten)
+    rewards[np.arange(len(known)), lengths - 1] = [reward for _, reward in known]
+    if config.kl_in == "reward" and config.kl_coef > 0:
+        rewards[mask] -= config.kl_coef * np.concatenate([token_penalties(r, config.kl_estimator) for r in rollouts])
+    ppo = config.ppo
+    found = gae(rewards, values, mask, ppo.gamma, ppo.gae_lambda, whitened=ppo.whiten)
     for row, (rollout, length) in enumerate(zip(rollouts, lengths, strict=True)):
         rollout.token_advantages = found.advantage[row, :length].astype(np.float32)
         rollout.returns = found.returns[row, :length].astype(np.float32)
@@ -82,39 +63,62 @@ def set_targets(rollouts: Sequence[TrainingRollout], config: PPOConfig) -> Value
     )
 
 
+@dataclass(frozen=True, slots=True)
+class Divisors:
+    """What sums over the tokens of a whole optimiser step are divided by."""
+
+    loss: int  # of loss and policy_loss, by the aggregation
+    tokens: int
+
+
 def mixed_sums(
-    grpo: LossSums,
+    grpo: LossSums | None,
     ppo: LossSums,
     value_loss: Tensor,
     *,
     alpha: float,
     value_coef: float,
-    tokens: int,
-    grpo_tokens: int,
+    whole: Divisors,
+    live: Divisors,
 ) -> LossSums:
-    """Sums that, divided by ``tokens``, are alpha * (mean of grpo) + (1 - alpha) * (mean of ppo + value_coef * value).
+    """Sums that, divided as ``whole`` says, are alpha * (mean of grpo) + (1 - alpha) * (mean of ppo + value loss).
 
-    PPO's part is equation 9 of arXiv 1707.06347 without an entropy bonus. The KL to the reference stands in both terms,
-    so its weight is kl_coef whatever alpha is; shares of clipped tokens are mixed alike.
+    PPO's part is equation 9 of arXiv 1707.06347; the value loss is a mean per token whatever the aggregation. The KL in
+    the loss stands in both terms, so its weight is kl_coef whatever alpha is. Shares of clipped tokens are mixed alike;
+    what does not depend on advantages is over all tokens.
 
     Args:
-        grpo: over the tokens of live groups.
-        ppo: over all tokens of the micro-batch.
-        tokens: of the whole optimiser step; ``grpo_tokens`` those of them in live groups. With none, GRPO's term is 0.
+        grpo: over live groups; None where the micro-batch has none.
+        ppo: over all rollouts of the micro-batch.
+        whole: of the optimiser step.
+        live: of its live groups alone.
     """
-    weight = alpha * tokens / grpo_tokens if grpo_tokens else 0.0
 
-    def mixed(one: Tensor, other: Tensor) -> Tensor:
-        return weight * one + (1 - alpha) * other
+    def mixed(name: str, other: Tensor, divisor: int, divisor_live: int) -> Tensor:
+        rest = (1 - alpha) * other
+        return rest if grpo is None else alpha * divisor / divisor_live * getattr(grpo, name) + rest
 
+    with_value = ppo.loss + value_coef * value_loss * whole.loss / whole.tokens
+    clipped = ("clipped_low", "clipped_high", "clipped_dual")
     return replace(
         ppo,
-        loss=mixed(grpo.loss, ppo.loss + value_coef * value_loss),
-        policy_loss=mixed(grpo.policy_loss, ppo.policy_loss),
-        kl=mixed(grpo.kl, ppo.kl),
-        clipped_low=mixed(grpo.clipped_low, ppo.clipped_low),
-        clipped_high=mixed(grpo.clipped_high, ppo.clipped_high),
+        loss=mixed("loss", with_value, whole.loss, live.loss),
+        policy_loss=mixed("policy_loss", ppo.policy_loss, whole.loss, live.loss),
+        **{name: mixed(name, getattr(ppo, name), whole.tokens, live.tokens) for name in clipped},
     )
+
+
+def of_sequences(inputs: LossInputs, keep: Sequence[bool]) -> LossInputs | None:
+    """The inputs of some of the sequences, (S,); None when it is none of them."""
+    if all(keep):
+        return inputs
+    if not any(keep):
+        return None
+    kept = torch.tensor(keep, device=inputs.logprobs.device)
+    tokens = kept[inputs.segments.index]
+    flat = {field.name: getattr(inputs, field.name) for field in fields(inputs) if field.name != "segments"}
+    parts: dict[str, Any] = {name: None if values is None else values[tokens] for name, values in flat.items()}
+    return LossInputs(segments=Segments.of(inputs.segments.lengths[kept]), **parts)
 
 
 class Mixture:
@@ -129,34 +133,33 @@ class Mixture:
 
     def sums(
         self,
-        surrogate: Callable[..., LossSums],
-        advantages: Tensor,
+        objective: Callable[[LossInputs], LossSums],
+        inputs: LossInputs,
         hidden: Tensor,
         batch: Microbatch,
-        tokens: int,
-        grpo_tokens: int,
+        whole: Divisors,
+        live: Divisors,
     ) -> tuple[LossSums, Tensor]:
         """The mixed sums of a micro-batch, and the sum of its value loss without a gradient.
 
         Args:
-            surrogate: the policy loss as a function of (T,) advantages and a (T,) ``mask``.
-            advantages: GRPO's.
+            objective: the policy loss.
+            inputs: with GRPO's advantages.
             hidden: (T, H), as ``completion_logprobs`` returns them.
-            tokens: of the whole optimiser step, as ``mixed_sums`` takes them.
+            whole: as ``mixed_sums`` takes them, and so is ``live``.
         """
-        lengths = torch.tensor([len(rollout.completion_ids) for rollout in batch.rollouts])
-        live = torch.tensor([rollout.in_loss for rollout in batch.rollouts]).repeat_interleave(lengths)
-        old, token_advantages, returns = (part.to(hidden.device) for part in _targets(batch))
+        old, advantages, returns = (part.to(hidden.device) for part in _targets(batch))
         values = self.state.head(hidden if self._config.trunk_gradient else hidden.detach())
         value_loss = value_loss_sum(values, old, returns, self._config.value_clip)
+        kept = of_sequences(inputs, [rollout.in_loss for rollout in batch.rollouts]) if self.alpha > 0 else None
         mixed = mixed_sums(
-            surrogate(advantages, mask=live.to(hidden.device)),
-            surrogate(token_advantages),
+            None if kept is None else objective(kept),
+            objective(replace(inputs, advantages=advantages)),
             value_loss,
             alpha=self.alpha,
             value_coef=self._config.value_coef,
-            tokens=tokens,
-            grpo_tokens=grpo_tokens,
+            whole=whole,
+            live=live,
         )
         return mixed, value_loss.detach()
 

@@ -2,21 +2,22 @@
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import Tensor
 
 from grpo_core.policy.batching import Microbatch, TrainingRollout, microbatches, minibatches
 from grpo_core.policy.config import NonFiniteUpdate, UpdateConfig
 from grpo_core.policy.logprobs import LogprobForm, Logprobs, completion_logprobs
-from grpo_core.policy.losses import clipped_surrogate_sums
-from grpo_core.policy.mixed import Mixture
+from grpo_core.policy.losses import MAXIMA, LossInputs, LossSums, denominator, loss_sums
+from grpo_core.policy.mixed import Divisors, Mixture
 from grpo_core.policy.optimizer import TrainerState, learning_rate_at, trainable_parameters, warmup_at
+from grpo_core.policy.segments import Segments
+from grpo_core.policy.value import ValueHead
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -31,13 +32,24 @@ class Forward:
     autocast_dtype: torch.dtype | None
 
     def __call__(
-        self, model: "PreTrainedModel", batch: Microbatch, want_entropy: bool, want_hidden: bool = False
+        self,
+        model: "PreTrainedModel",
+        batch: Microbatch,
+        want_entropy: bool,
+        entropy_gradient: bool = False,
+        want_hidden: bool = False,
     ) -> Logprobs:
         """Flat logprobs of a micro-batch; under autocast where a dtype is set."""
         enabled = self.autocast_dtype is not None
         with torch.autocast(model.device.type, dtype=self.autocast_dtype, enabled=enabled):
             return completion_logprobs(
-                model, batch.groups, self.temperature, want_entropy, form=self.form, want_hidden=want_hidden
+                model,
+                batch.groups,
+                self.temperature,
+                want_entropy,
+                form=self.form,
+                entropy_gradient=entropy_gradient,
+                want_hidden=want_hidden,
             )
 
 
@@ -51,32 +63,58 @@ class PlannedStep:
 
     @property
     def tokens(self) -> int:
-        """Completion tokens of the whole step: the denominator of its loss."""
+        """Completion tokens of the whole step."""
         return sum(batch.tokens for batch in self.batches)
 
-    @property
-    def grpo_tokens(self) -> int:
-        """Those of them that GRPO's term takes: fewer where a PPO term keeps dead groups."""
-        return sum(len(r.completion_ids) for batch in self.batches for r in batch.rollouts if r.in_loss)
+    def divisors(self, config: UpdateConfig, max_new_tokens: int | None, *, live_only: bool = False) -> Divisors:
+        """What sums over the whole step are divided by; ``live_only``: over its rollouts in GRPO's loss."""
+        rollouts = [r for batch in self.batches for r in batch.rollouts if r.in_loss or not live_only]
+        tokens = sum(len(r.completion_ids) for r in rollouts)
+        divisor = denominator(config, tokens=tokens, sequences=len(rollouts), max_new_tokens=max_new_tokens)
+        return Divisors(loss=divisor, tokens=tokens)
+
+    def entropy_threshold(self, share: float) -> float:
+        """The entropy that this share of the step's tokens reach or exceed (arXiv 2506.01939); nats."""
+        rollouts = [rollout for batch in self.batches for rollout in batch.rollouts]
+        recorded = [rollout.old_entropy for rollout in rollouts if rollout.old_entropy is not None]
+        return float(np.quantile(np.concatenate(recorded), 1 - share))
 
 
 @dataclass(frozen=True, slots=True)
 class StepSums:
-    """What one step saw, as sums over its tokens (``ratio_max`` is a maximum)."""
+    """What one step saw: the fields of ``LossSums`` over all its micro-batches, and what is known of it once."""
 
     tokens: int
+    denominator: int  # of loss and policy_loss
     loss: float
     policy_loss: float
     kl: float
+    kl_old: float
+    entropy: float
     clipped_low: float
     clipped_high: float
-    entropy: float
+    clipped_dual: float
     ratio: float
+    ratio_squared: float
     ratio_max: float
-    drift: float  # |logprob - old logprob|
-    grad_norm: float  # of the step's mean loss, before clipping
+    drift: float
+    importance: float
+    importance_squared: float
+    importance_max: float
+    importance_outside: float
+    unselected: float
+    grad_norm: float  # of the step's loss, before clipping
     learning_rate: float
-    value_loss: float = 0.0  # 0 without a PPO part
+    value_loss: float  # 0 without a PPO part
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """What a pass without gradient says of one rollout, each of shape (tokens,)."""
+
+    logprobs: npt.NDArray[np.float32]
+    entropy: npt.NDArray[np.float32] | None  # None: not asked for
+    values: npt.NDArray[np.float32] | None  # None: no head was given
 
 
 def plan_steps(
@@ -98,14 +136,25 @@ def row_crossover(form: LogprobForm) -> float | None:
 
 
 def record_logprobs(
-    model: "PreTrainedModel", batches: Sequence[Microbatch], forward: Forward, tick: Callable[[], None]
-) -> Iterator[tuple[TrainingRollout, npt.NDArray[np.float32]]]:
-    """Each rollout with its logprobs under a model, without gradient; ``tick`` is called after each micro-batch."""
+    model: "PreTrainedModel",
+    batches: Sequence[Microbatch],
+    forward: Forward,
+    tick: Callable[[], None],
+    want_entropy: bool = False,
+    head: ValueHead | None = None,
+) -> Iterator[tuple[TrainingRollout, Recorded]]:
+    """Each rollout with what a model says of it without gradient; ``tick`` is called after each micro-batch."""
     for batch in batches:
         with torch.no_grad():
-            flat = forward(model, batch, want_entropy=False).logprobs.cpu().numpy()
+            found = forward(model, batch, want_entropy, want_hidden=head is not None)
+            values = None if head is None or found.hidden is None else head(found.hidden)
         cuts = np.cumsum([len(rollout.completion_ids) for rollout in batch.rollouts])[:-1]
-        yield from zip(batch.rollouts, np.split(flat, cuts), strict=True)
+        logprobs = np.split(found.logprobs.cpu().numpy(), cuts)
+        entropies, values = (
+            [None] * len(logprobs) if flat is None else np.split(flat.cpu().numpy(), cuts)
+            for flat in (found.entropy, values)
+        )
+        yield from zip(batch.rollouts, map(Recorded, logprobs, entropies, values), strict=True)
         tick()
 
 
@@ -117,48 +166,51 @@ def run_step(
     config: UpdateConfig,
     forward: Forward,
     tick: Callable[[], None],
+    *,
+    round_number: int,
+    max_new_tokens: int | None,
     mixture: Mixture | None = None,
 ) -> StepSums:
-    """Accumulate the gradient of the step's mean loss per token over its micro-batches, clip it, step.
-
-    The value head's gradient is clipped by itself, so that its size never shortens the policy's step.
+    """Accumulate the gradient of the step's loss over its micro-batches, clip it, step.
 
     Args:
-        mixture: mixes PPO in and is stepped, too; None: GRPO alone.
+        round_number: where the schedule of the clip widths stands.
+        max_new_tokens: of the sampler; None where the aggregation does not need it.
+        mixture: mixes PPO in and is stepped, too; None: GRPO alone. The head's gradient is clipped by itself, so that
+            its size never shortens the policy's step.
 
     Raises:
         NonFiniteUpdate: before parameters or state are changed.
     """
     parameters = list(trainable_parameters(model).values())
     optimizer.zero_grad(set_to_none=True)
-    totals = np.zeros(9, dtype=np.float64)
-    ratio_max = 0.0
+    whole = step.divisors(config, max_new_tokens)
+    live = step.divisors(config, max_new_tokens, live_only=True)
+    widths = config.clip_schedule.widths(config.clip_low, config.clip_high, round_number=round_number, step=state.step)
+    threshold = step.entropy_threshold(config.top_entropy) if config.top_entropy < 1 else None
+    objective = partial(loss_sums, config=config, clip_low=widths[0], clip_high=widths[1])
+    names = [field.name for field in fields(LossSums)]
+    totals = dict.fromkeys([*names, "value_loss"], 0.0)
     for batch in step.batches:
-        found = forward(model, batch, want_entropy=True, want_hidden=mixture is not None)
-        assert found.entropy is not None
-        old, reference, advantages = _flat(batch, config.kl_coef > 0, model.device)
-        surrogate = partial(
-            clipped_surrogate_sums,
-            found.logprobs,
-            old,
-            reference,
-            clip_low=config.clip_low,
-            clip_high=config.clip_high,
-            kl_coef=config.kl_coef,
+        found = forward(
+            model,
+            batch,
+            want_entropy=True,
+            entropy_gradient=config.entropy_coef > 0,
+            want_hidden=mixture is not None,
         )
+        inputs = _loss_inputs(batch, found, config, threshold)
         if mixture is None:
-            sums, value_loss = surrogate(advantages), torch.zeros((), device=model.device)
+            sums, value_loss = objective(inputs), torch.zeros_like(inputs.advantages[0])
         else:
             assert found.hidden is not None
-            sums, value_loss = mixture.sums(surrogate, advantages, found.hidden, batch, step.tokens, step.grpo_tokens)
-        clipped = (sums.clipped_low, sums.clipped_high)
-        seen = (sums.loss.detach(), sums.policy_loss, sums.kl, *clipped, found.entropy.sum(), sums.ratio, sums.drift)
-        everything = (*seen, value_loss, sums.ratio_max)
-        *values, largest = torch.stack([value.float() for value in everything]).tolist()
-        _require_finite(values[0], "loss", state, step)
-        totals += values
-        ratio_max = max(ratio_max, largest)
-        (sums.loss / step.tokens).backward()  # type: ignore[no-untyped-call]
+            sums, value_loss = mixture.sums(objective, inputs, found.hidden, batch, whole, live)
+        told = {name: getattr(sums, name).detach() for name in names} | {"value_loss": value_loss}
+        values = torch.stack([value.float() for value in told.values()]).tolist()
+        for name, value in zip(told, values, strict=True):
+            totals[name] = max(totals[name], value) if name in MAXIMA else totals[name] + value
+        _require_finite(totals["loss"], "loss", state, step)
+        (sums.loss / whole.loss).backward()  # type: ignore[no-untyped-call]
         tick()
     norm = float(torch.nn.utils.clip_grad_norm_(parameters, config.max_grad_norm))
     _require_finite(norm, "gradient norm", state, step)
@@ -171,33 +223,32 @@ def run_step(
     optimizer.step()
     optimizer.zero_grad(set_to_none=True)
     state.step += 1
-    loss, policy_loss, kl, low, high, entropy, ratio, drift, value = totals.tolist()
-    return StepSums(
-        tokens=step.tokens,
-        loss=loss,
-        policy_loss=policy_loss,
-        kl=kl,
-        clipped_low=low,
-        clipped_high=high,
-        entropy=entropy,
-        ratio=ratio,
-        ratio_max=ratio_max,
-        drift=drift,
-        grad_norm=norm,
-        learning_rate=rate,
-        value_loss=value,
-    )
+    return StepSums(tokens=step.tokens, denominator=whole.loss, grad_norm=norm, learning_rate=rate, **totals)
 
 
-def _flat(batch: Microbatch, with_reference: bool, device: torch.device) -> tuple[Tensor, Tensor | None, Tensor]:
-    old = np.concatenate([rollout.old_logprobs for rollout in batch.rollouts])
+def _loss_inputs(batch: Microbatch, found: Logprobs, config: UpdateConfig, threshold: float | None) -> LossInputs:
+    device = found.logprobs.device
     lengths = [len(rollout.completion_ids) for rollout in batch.rollouts]
+
+    def flat(name: str) -> torch.Tensor | None:
+        values = [getattr(rollout, name) for rollout in batch.rollouts]
+        recorded = [value for value in values if value is not None]
+        return torch.from_numpy(np.concatenate(recorded)).to(device) if recorded else None
+
+    old, entropy = flat("old_logprobs"), flat("old_entropy")
+    assert old is not None
+    assert found.entropy is not None
     advantages = np.repeat([rollout.advantage for rollout in batch.rollouts], lengths).astype(np.float32)
-    reference = None
-    if with_reference:
-        recorded = [rollout.ref_logprobs for rollout in batch.rollouts if rollout.ref_logprobs is not None]
-        reference = torch.from_numpy(np.concatenate(recorded)).to(device)
-    return torch.from_numpy(old).to(device), reference, torch.from_numpy(advantages).to(device)
+    return LossInputs(
+        segments=Segments.of(torch.tensor(lengths, device=device)),
+        logprobs=found.logprobs,
+        old_logprobs=old,
+        advantages=torch.from_numpy(advantages).to(device),
+        entropy=found.entropy,
+        reference_logprobs=flat("ref_logprobs") if config.kl_coef > 0 else None,
+        sampler_logprobs=flat("sampler_logprobs"),
+        selected=None if threshold is None or entropy is None else entropy.double() >= threshold,
+    )
 
 
 def _require_finite(value: float, what: str, state: TrainerState, step: PlannedStep) -> None:

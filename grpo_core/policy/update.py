@@ -27,24 +27,36 @@ __all__ = ["NonFiniteUpdate", "TrainingRollout", "UpdateConfig", "UpdateMetrics"
 
 @dataclass(frozen=True, slots=True)
 class UpdateMetrics:
-    """Means over the completion tokens of all steps of a round, unless said otherwise; None: nothing was measured."""
+    """Means over the completion tokens of all steps of a round, unless said otherwise; None: nothing was measured.
+
+    ``loss`` and ``policy_loss`` are as aggregated. An effective sample size is (sum w)^2 / (n sum w^2), a share of 1.
+    """
 
     steps: int  # optimiser steps taken; 0 when no rollout was in the loss
     tokens: int  # completion tokens in the loss, summed over the steps
     loss: float | None = None
     policy_loss: float | None = None
-    kl: float | None = None  # k3 to the reference, nats; None without one
-    clip_ratio: float | None = None  # share of tokens held at either bound
+    kl: float | None = None  # k3 to the reference, nats, whatever estimator is trained on; None without one
+    kl_old: float | None = None  # k3 from the policy that generated, nats
+    clip_ratio: float | None = None  # share of tokens held at the lower or upper bound
     clip_ratio_low: float | None = None
     clip_ratio_high: float | None = None
+    clip_ratio_dual: float | None = None  # share held at dual_clip; None without it
     entropy: float | None = None  # of the policy in training, nats
     grad_norm: float | None = None  # mean over steps, before clipping
     learning_rate: float | None = None  # of the last step
     ratio_mean: float | None = None
     ratio_max: float | None = None  # the largest of any token
+    ratio_ess: float | None = None  # effective sample size
     sampler_logprob_drift: float | None = None  # |trainer - sampler| before any update, nats
+    sampler_kl: float | None = None  # k3 of KL(sampler || trainer) before any update, nats
+    importance_mean: float | None = None  # trainer over sampler, before truncation; None with the sampler's logprobs
+    importance_max: float | None = None
+    importance_ess: float | None = None
+    importance_outside: float | None = None  # share of tokens truncated or masked; None without a correction
+    entropy_masked: float | None = None  # share of tokens below the entropy threshold; None without one
     # None in a round without a PPO part:
-    alpha: float | None = None  # GRPO's weight in loss, policy_loss, kl and clip ratios
+    alpha: float | None = None  # GRPO's weight in loss, policy_loss and clip ratios
     value_loss: float | None = None
     explained_variance: float | None = None  # of the returns by the values before the update; at most 1
     value_mean: float | None = None  # before the update
@@ -65,6 +77,7 @@ def update_policy(
     temperature: float,
     seed: int,
     round_number: int,
+    max_new_tokens: int | None = None,
     autocast_dtype: "torch.dtype | None" = None,
     checkpoints: "Checkpoints | None" = None,
     progress: Progress = no_progress,
@@ -82,6 +95,7 @@ def update_policy(
             brings its ref_logprobs.
         rollouts: all of the round; rollouts of one prompt_id are a group.
         temperature: of the sampler.
+        max_new_tokens: of the sampler; needed by aggregation constant without a constant_length.
         autocast_dtype: bfloat16 on a GPU, None for float32 throughout.
         checkpoints: where an interrupted update left off and where this one may; None: it is done in one go.
         progress: hears of done and total micro-batches, passes without gradient included.
@@ -95,7 +109,8 @@ def update_policy(
     """
     from grpo_core.policy.checkpoint import Place, load_place, save_place
     from grpo_core.policy.form import inspect_model
-    from grpo_core.policy.mixed import Mixture, record_values, set_targets
+    from grpo_core.policy.kl import reward_penalties
+    from grpo_core.policy.mixed import Mixture, set_targets
     from grpo_core.policy.optimizer import build_optimizer, random_numbers
     from grpo_core.policy.step import Forward, plan_steps, record_logprobs, row_crossover, run_step
     from grpo_core.policy.value import new_value_state
@@ -108,8 +123,11 @@ def update_policy(
     lacking = [r for r in kept if r.ref_logprobs is None] if config.kl_coef > 0 else []
     if lacking and reference is None:
         raise ValueError(f"kl_coef {config.kl_coef} needs a reference policy; give one or set update.kl_coef to 0")
-    trainer = config.old_logprobs == "trainer"
-    sampler = [r.old_logprobs for r in kept]
+    trainers = config.old_logprobs == "trainer"
+    if trainers:
+        for rollout in kept:
+            rollout.sampler_logprobs = rollout.old_logprobs
+    recompute = kept if trainers or config.top_entropy < 1 or alpha < 1 else []
     model.eval()
     place: Place | None = None
     if checkpoints is not None:
@@ -127,9 +145,8 @@ def update_policy(
         forward = Forward(form, temperature, autocast_dtype)
         steps = plan_steps(kept, config, form, seed=seed, round_number=round_number)
         to_record = microbatches(lacking, config.tokens_per_microbatch, row_crossover(form))
-        seen_first = kept if trainer or mixture is not None else []
-        first_pass = microbatches(seen_first, config.tokens_per_microbatch, row_crossover(form))
-        total = len(to_record) + len(first_pass) + sum(len(step.batches) for step in steps)
+        to_recompute = microbatches(recompute, config.tokens_per_microbatch, row_crossover(form))
+        total = len(to_record) + len(to_recompute) + sum(len(step.batches) for step in steps)
         done = 0 if not sums else total - sum(len(step.batches) for step in steps[len(sums) :])
 
         def tick() -> None:
@@ -140,52 +157,92 @@ def update_policy(
         if not sums:
             if reference is not None:
                 reference.eval()
-                for rollout, logprobs in record_logprobs(reference, to_record, forward, tick):
-                    rollout.ref_logprobs = logprobs
-            if mixture is not None:
-                for rollout, logprobs, values in record_values(model, mixture.state.head, first_pass, forward, tick):
-                    rollout.values = values
-                    rollout.old_logprobs = logprobs if trainer else rollout.old_logprobs
-            else:
-                for rollout, logprobs in record_logprobs(model, first_pass, forward, tick):
-                    rollout.old_logprobs = logprobs
-        value_metrics = None if mixture is None else set_targets(kept, config.ppo)
+                for rollout, seen in record_logprobs(reference, to_record, forward, tick):
+                    rollout.ref_logprobs = seen.logprobs
+            head = None if mixture is None else mixture.state.head
+            selects = config.top_entropy < 1
+            for rollout, seen in record_logprobs(model, to_recompute, forward, tick, want_entropy=selects, head=head):
+                rollout.old_entropy, rollout.values = seen.entropy, seen.values
+                if trainers:
+                    rollout.old_logprobs = seen.logprobs
+        value_metrics = None if mixture is None else set_targets(kept, config)
+        if config.kl_in == "reward" and config.kl_coef > 0:
+            live = [rollout for rollout in kept if rollout.in_loss]
+            for rollout, penalty in zip(live, reward_penalties(live, config.kl_estimator), strict=True):
+                rollout.advantage -= config.kl_coef * penalty
         optimizer = build_optimizer(model, optimizer_state, config)
         for step in steps[len(sums) :]:
-            sums.append(run_step(model, optimizer, optimizer_state, step, config, forward, tick, mixture))
+            done_step = run_step(
+                model,
+                optimizer,
+                optimizer_state,
+                step,
+                config,
+                forward,
+                tick,
+                round_number=round_number,
+                max_new_tokens=max_new_tokens,
+                mixture=mixture,
+            )
+            sums.append(done_step)
             if checkpoints is not None and checkpoints.due(len(sums), len(steps)):
                 optimizer_state.take_random_numbers(model.device)
                 checkpoints.save(len(sums), lambda folder: save_place(folder, model, optimizer_state, kept, place))
             interrupt.safe_point()
-    if trainer:
-        distances = [np.abs(r.old_logprobs - drawn) for r, drawn in zip(kept, sampler, strict=True)]
-        drift = float(np.concatenate(distances).mean(dtype=np.float64))
-    else:
-        drift = sums[0].drift / sums[0].tokens
-    found = _summary(sums, config, drift)
+    found = _summary(sums, config, *(_sampler_distance(kept) if trainers else _first_distance(sums[0])))
     if value_metrics is None:
         return found
     value_loss = sum(step.value_loss for step in sums) / found.tokens
     return replace(found, alpha=alpha, value_loss=value_loss, **asdict(value_metrics))
 
 
-def _summary(sums: "Sequence[StepSums]", config: UpdateConfig, drift: float) -> UpdateMetrics:
+def _sampler_distance(rollouts: Sequence[TrainingRollout]) -> tuple[float, float]:
+    """Mean |trainer - sampler| and k3 of KL(sampler || trainer) over tokens."""
+    differences = [r.old_logprobs - r.sampler_logprobs for r in rollouts if r.sampler_logprobs is not None]
+    difference = np.concatenate(differences)
+    drift = float(np.abs(difference).mean(dtype=np.float64))
+    return drift, float((np.expm1(difference, dtype=np.float64) - difference).mean())
+
+
+def _first_distance(first: "StepSums") -> tuple[float, float]:
+    return first.drift / first.tokens, first.kl_old / first.tokens
+
+
+def _summary(sums: "Sequence[StepSums]", config: UpdateConfig, drift: float, sampler_kl: float) -> UpdateMetrics:
     tokens = sum(step.tokens for step in sums)
-    low = sum(step.clipped_low for step in sums) / tokens
-    high = sum(step.clipped_high for step in sums) / tokens
+    denominators = sum(step.denominator for step in sums)
+
+    def mean(name: str) -> float:
+        return float(sum(getattr(step, name) for step in sums) / tokens)
+
+    def effective(name: str) -> float:
+        squares = mean(f"{name}_squared")
+        return mean(name) ** 2 / squares if squares > 0 else 0.0
+
+    low, high = mean("clipped_low"), mean("clipped_high")
+    weighed = config.old_logprobs == "trainer"
     return UpdateMetrics(
         steps=len(sums),
         tokens=tokens,
-        loss=sum(step.loss for step in sums) / tokens,
-        policy_loss=sum(step.policy_loss for step in sums) / tokens,
-        kl=sum(step.kl for step in sums) / tokens if config.kl_coef > 0 else None,
+        loss=sum(step.loss for step in sums) / denominators,
+        policy_loss=sum(step.policy_loss for step in sums) / denominators,
+        kl=mean("kl") if config.kl_coef > 0 else None,
+        kl_old=mean("kl_old"),
         clip_ratio=low + high,
         clip_ratio_low=low,
         clip_ratio_high=high,
-        entropy=sum(step.entropy for step in sums) / tokens,
+        clip_ratio_dual=None if config.dual_clip is None else mean("clipped_dual"),
+        entropy=mean("entropy"),
         grad_norm=sum(step.grad_norm for step in sums) / len(sums),
         learning_rate=sums[-1].learning_rate,
-        ratio_mean=sum(step.ratio for step in sums) / tokens,
+        ratio_mean=mean("ratio"),
         ratio_max=max(step.ratio_max for step in sums),
+        ratio_ess=effective("ratio"),
         sampler_logprob_drift=drift,
+        sampler_kl=sampler_kl,
+        importance_mean=mean("importance") if weighed else None,
+        importance_max=max(step.importance_max for step in sums) if weighed else None,
+        importance_ess=effective("importance") if weighed else None,
+        importance_outside=None if config.importance.correction == "none" else mean("importance_outside"),
+        entropy_masked=mean("unselected") if config.top_entropy < 1 else None,
     )

@@ -200,12 +200,12 @@ def test_whitening_is_over_the_whole_round_and_not_over_an_optimiser_step(
     mixed_rollouts: list[TrainingRollout],
 ) -> None:
     paid = [replace(r, values=np.zeros(len(r.completion_ids))) for r in mixed_rollouts if r.reward is not None]
-    metrics = set_targets(paid, PPOConfig(gae_lambda=1.0))
+    metrics = set_targets(paid, UpdateConfig(ppo=PPOConfig(gae_lambda=1.0)))
     found = np.concatenate([r.token_advantages for r in paid if r.token_advantages is not None]).astype(np.float64)
     raw = np.concatenate([np.full(len(r.completion_ids), r.reward, dtype=np.float64) for r in paid])
     np.testing.assert_allclose(found, (raw - raw.mean()) / raw.std(ddof=1), atol=1e-6)
     assert metrics.explained_variance == 0
-    set_targets(paid, PPOConfig(gae_lambda=1.0, whiten=False))
+    set_targets(paid, UpdateConfig(ppo=PPOConfig(gae_lambda=1.0, whiten=False)))
     found = np.concatenate([r.token_advantages for r in paid if r.token_advantages is not None])
     np.testing.assert_allclose(found, raw, atol=1e-6)
 
@@ -218,7 +218,7 @@ def test_three_tokens_by_hand() -> None:
         TrainingRollout("a", [1], [3, 4, 5], [-1.0] * 3, 0.0, reward=1.0, values=np.array([0.5, 0.6, 0.7])),
         TrainingRollout("b", [1], [3], [-1.0], 0.0, reward=2.0, values=np.array([0.25])),
     ]
-    metrics = set_targets(rollouts, PPOConfig(gamma=0.9, gae_lambda=0.8, whiten=False))
+    metrics = set_targets(rollouts, UpdateConfig(ppo=PPOConfig(gamma=0.9, gae_lambda=0.8, whiten=False)))
     for rollout, advantages, returns in zip(
         rollouts, ([0.21712, 0.246, 0.3], [1.75]), ([0.71712, 0.846, 1.0], [2.0]), strict=True
     ):
@@ -232,7 +232,7 @@ def test_three_tokens_by_hand() -> None:
 
 def test_returns_that_do_not_vary_have_no_explained_variance() -> None:
     rollout = TrainingRollout("a", [1], [2, 3], [-1.0, -1.0], 0.0, reward=1.0, values=np.array([0.5, 0.5]))
-    assert set_targets([rollout], PPOConfig(gae_lambda=1.0)).explained_variance is None
+    assert set_targets([rollout], UpdateConfig(ppo=PPOConfig(gae_lambda=1.0))).explained_variance is None
 
 
 # -- alpha 1 is GRPO, to the bit --
