@@ -1,5 +1,5 @@
 import math
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from grpo_core.policy.batching import TrainingRollout
-from grpo_core.policy.mixed import set_targets
+from grpo_core.policy.losses import LossSums
+from grpo_core.policy.mixed import Divisors, mixed_sums, set_targets
 from grpo_core.policy.optimizer import TrainerState, load_trainer_state, new_trainer_state, save_trainer_state
 from grpo_core.policy.ppo_config import PPOConfig
 from grpo_core.policy.update import UpdateConfig, UpdateMetrics, update_policy
@@ -138,15 +139,22 @@ def test_loss_and_gradients_equal_the_naive_ones(
     assert metrics.loss == pytest.approx(loss, abs=1e-5)
 
 
-@pytest.mark.parametrize("alpha", [0.0, 0.3])
+GSPO = {"ratio_level": "sequence_token", "aggregation": "sequence", "clip_low": 0.1, "clip_high": 0.1}
+DR_GRPO = {"aggregation": "constant", "constant_length": 8, "kl_in": "reward", "kl_estimator": "k1"}
+SELECTED = {"clip": "cispo", "top_entropy": 0.5, "entropy_coef": 0.01, "old_logprobs": "trainer"}
+
+
+@pytest.mark.parametrize(
+    ("alpha", "loss"), [(0.0, {}), (0.3, {}), (0.3, GSPO), (0.3, DR_GRPO), (0.3, SELECTED)], ids=str
+)
 def test_micro_batches_change_neither_loss_nor_gradients(
-    build: Any, mixed_rollouts: list[TrainingRollout], alpha: float
+    build: Any, mixed_rollouts: list[TrainingRollout], alpha: float, loss: dict[str, Any]
 ) -> None:
     found = []
     for tokens in (1, 30, 8192):  # weights of an ordinary size: what is left is float32's rounding, as in GRPO alone
         model = build(initializer_range=0.02)
         state = with_head(model)
-        config = UpdateConfig(tokens_per_microbatch=tokens, max_grad_norm=FREE, ppo=constant(alpha))
+        config = UpdateConfig(tokens_per_microbatch=tokens, max_grad_norm=FREE, ppo=constant(alpha), **loss)
         found.append((update(model, mixed_rollouts, config, state, build(seed=1)), state))
     first, state = found[0]
     assert state.value is not None
@@ -228,6 +236,36 @@ def test_three_tokens_by_hand() -> None:
     assert metrics.return_mean == pytest.approx(4.56312 / 4)
     unexplained = np.var([0.21712, 0.246, 0.3, 1.75]) / np.var([0.71712, 0.846, 1.0, 2.0])
     assert metrics.explained_variance == pytest.approx(1 - unexplained)
+
+
+def test_a_kl_in_the_reward_is_paid_token_by_token() -> None:
+    # kl_coef 0.5 and k1 = old - reference = 0.2, -0.4: rewards -0.1, 0.2 + 1; values 0, gamma 1, lambda 1:
+    # A1 = 1.2, A0 = 1.1. Without a KL both are 1.
+    rollout = TrainingRollout(
+        "a", [1], [3, 4], [-1.0, -2.0], 0.0, reward=1.0, ref_logprobs=np.array([-1.2, -1.6]), values=np.zeros(2)
+    )
+    ppo = PPOConfig(gae_lambda=1.0, whiten=False)
+    for kl_in, advantages in (("reward", [1.1, 1.2]), ("loss", [1.0, 1.0])):
+        set_targets([rollout], UpdateConfig(kl_coef=0.5, kl_in=kl_in, kl_estimator="k1", ppo=ppo))
+        np.testing.assert_allclose(rollout.token_advantages, advantages, rtol=1e-6)
+
+
+def test_the_terms_are_mixed_each_by_its_own_divisor() -> None:
+    # Aggregation by sequences: GRPO's sum 6 over 2 live ones is 3, PPO's 8 over 4 is 2, the value's 20 over 10 tokens
+    # is 2: 0.25 * 3 + 0.75 * (2 + 0.5 * 2) = 3. Clipped: 0.25 * 3 / 6 + 0.75 * 2 / 10 = 0.275 of the tokens.
+    def sums(loss: float, clipped: float) -> LossSums:
+        zeros = {field.name: torch.zeros(()) for field in fields(LossSums)}
+        found = {"loss": loss, "policy_loss": loss, "clipped_low": clipped}
+        return LossSums(**zeros | {name: torch.tensor(value) for name, value in found.items()})
+
+    whole, live = Divisors(loss=4, tokens=10), Divisors(loss=2, tokens=6)
+    settings = {"alpha": 0.25, "value_coef": 0.5, "whole": whole, "live": live}
+    found = mixed_sums(sums(6.0, 3.0), sums(8.0, 2.0), torch.tensor(20.0), **settings)
+    assert float(found.loss) / whole.loss == pytest.approx(3.0)
+    assert float(found.policy_loss) / whole.loss == pytest.approx(0.25 * 3 + 0.75 * 2)
+    assert float(found.clipped_low) / whole.tokens == pytest.approx(0.275)
+    alone = mixed_sums(None, sums(8.0, 2.0), torch.tensor(20.0), **settings)
+    assert float(alone.loss) / whole.loss == pytest.approx(0.75 * 3)
 
 
 def test_returns_that_do_not_vary_have_no_explained_variance() -> None:
