@@ -47,5 +47,8 @@ class PPOConfig(BaseModel):
 
     def alpha(self, round_number: int) -> float:
         """GRPO's weight in a round (the first is 1): linear from start to end, then constant."""
-        share = min(1.0, (round_number - 1) / (self.alpha_rounds - 1))
-        return (1 - share) * self.alpha_start + share * self.alpha_end
+        if round_number >= self.alpha_rounds:
+            return self.alpha_end
+        share = (round_number - 1) / (self.alpha_rounds - 1)
+        alpha = self.alpha_start + share * (self.alpha_end - self.alpha_start)  # exact where both ends are equal
+        return min(max(alpha, min(self.alpha_start, self.alpha_end)), max(self.alpha_start, self.alpha_end))
