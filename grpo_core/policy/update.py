@@ -169,7 +169,7 @@ def update_policy(
         if config.kl_in == "reward" and config.kl_coef > 0:
             live = [rollout for rollout in kept if rollout.in_loss]
             for rollout, penalty in zip(live, reward_penalties(live, config.kl_estimator), strict=True):
-                rollout.advantage -= config.kl_coef * penalty
+                rollout.advantage = rollout.advantage - config.kl_coef * penalty
         optimizer = build_optimizer(model, optimizer_state, config)
         for step in steps[len(sums) :]:
             done_step = run_step(
