@@ -37,6 +37,7 @@ def train(config: RunConfig, run_dir: str) -> None:
     """
     with single_writer(run_dir), polite_stop():
         run, is_new = create_or_open(run_dir, config)
+        run.store.sweep()
         claim_flow_run(run.identity)
         end_server_with_us()
         try:

@@ -22,6 +22,7 @@ from grpo_core.storage import FileRecord, Store
 
 MANIFEST = "manifest.json"
 RETIRED = "retired.json"  # says when retention removed an artifact's files; the manifest with their digests stays
+_MARK = ".done-"
 TIMINGS = "timings.json"  # beside the digested files, never among them
 
 
@@ -194,6 +195,16 @@ class Artifact:
             self.store.delete(self.manifest_file)
             self.store.delete(self.retired_file)
 
+    def mark_file(self, name: str) -> str:
+        """Where a writer notes that one file of an unfinished artifact is whole."""
+        return self.file(f"{_MARK}{name}.json")
+
+    def remove_marks(self) -> None:
+        """Of a finished artifact nobody needs the marks; a kill right after its manifest may have left them."""
+        for name in self.store.hidden_files(self.folder):
+            if name.startswith(_MARK + self.prefix):
+                self.store.delete(self.file(name))
+
     @property
     def is_retired(self) -> bool:
         return self.store.exists(self.retired_file)
@@ -229,12 +240,9 @@ class ArtifactWriter:
         self._began = time.monotonic()
         self._sweep()
 
-    def _mark(self, name: str) -> str:
-        return self.artifact.file(f".done-{name}.json")
-
     def _write_mark(self, name: str, record: FileRecord, rows: int) -> None:
         mark = {"fingerprint": self.fingerprint.digest, "rows": rows, "file": asdict(record)}
-        self.store.write_bytes(self._mark(name), canonical_json(mark).encode())
+        self.store.write_bytes(self.artifact.mark_file(name), canonical_json(mark).encode())
 
     def _row_count(self, name: str) -> int:
         if not name.endswith(".parquet"):
@@ -255,10 +263,10 @@ class ArtifactWriter:
                     self._write_mark(name, record, self._row_count(name))
         self.store.delete(self.artifact.manifest_file)
         for hidden in self.store.hidden_files(self.artifact.folder):
-            if not (hidden.startswith(".done-") and hidden.endswith(".json")):
+            if not (hidden.startswith(_MARK) and hidden.endswith(".json")):
                 self.store.delete(self.artifact.file(hidden))
                 continue
-            name = hidden.removeprefix(".done-").removesuffix(".json")
+            name = hidden.removeprefix(_MARK).removesuffix(".json")
             try:
                 mark = json.loads(self.store.read_bytes(self.artifact.file(hidden)))
                 expected, rows, made_for = FileRecord(**mark["file"]), int(mark["rows"]), mark["fingerprint"]
@@ -308,6 +316,5 @@ class ArtifactWriter:
             finished_at=time.time(),
         )
         self.store.write_bytes(self.artifact.manifest_file, manifest.to_bytes())
-        for name in self.rows:
-            self.store.delete(self._mark(name))
+        self.artifact.remove_marks()
         return manifest

@@ -160,6 +160,8 @@ def execute(stage: Stage, run: Run, round_number: int) -> dict[str, Any]:
             raise UserError(f"'{run.uri}/{missing}' is gone; run: grpo-rounds resume {run.uri}") from missing
         for writer in writers.values():
             writer.finish(metrics)
+    for folder in folders.values():
+        run.artifact(folder).remove_marks()
     manifests = {name: input_manifest(run, folder) for name, folder in folders.items()}
     last = list(manifests.values())[-1]
     return {"metrics": dict(last.metrics), "digests": {name: m.digest for name, m in manifests.items()}}
