@@ -4,7 +4,7 @@ BIN := .venv/bin
 STAMP := .venv/.installed
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: quickstart test quick lint check install clean
+.PHONY: quickstart test quick learning lint check install clean
 
 quickstart: $(STAMP)
 	$(BIN)/grpo-rounds train configs/quickstart.yaml
@@ -13,7 +13,10 @@ test: $(STAMP)
 	$(BIN)/python -m pytest
 
 quick: $(STAMP)
-	$(BIN)/python -m pytest -m "not slow"
+	$(BIN)/python -m pytest -m "not slow and not learning"
+
+learning: $(STAMP)
+	$(BIN)/python -m pytest -m learning
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

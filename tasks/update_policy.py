@@ -22,9 +22,10 @@ STAGE_VERSION = 2
 
 def _config(run: Run) -> Mapping[str, Any]:
     config = run.config
+    unread = {"checkpoint_steps"} if config.update.ppo.mixes else {"checkpoint_steps", "ppo"}
     length = {"generation.max_new_tokens": config.generation.max_new_tokens}
     return {
-        "update": config.update.model_dump(mode="json", exclude={"checkpoint_steps"}),
+        "update": config.update.model_dump(mode="json", exclude=unread),
         "generation.temperature": config.generation.temperature,
         "model.dtype": config.model.dtype,
         "seed": config.seed,
@@ -50,12 +51,16 @@ def _models(round_number: int) -> list[str]:
 
 
 def training_rollouts(run: Run, round_number: int) -> list[TrainingRollout]:
-    """The round's rollouts with their advantages, joined by key; those out of the loss are left out."""
+    """The round's rollouts with their advantages, joined by key; those out of the loss are left out.
+
+    A round with a PPO part takes every rollout with a reward, dead groups too.
+    """
     advantages = run.artifact(round_folder(round_number, "advantages")).read_table(ADVANTAGES)
-    weights = {
-        row["rollout_id"]: row["advantage"]
-        for row in advantages.filter(pc.field("in_loss")).select(["rollout_id", "advantage"]).to_pylist()
-    }
+    wanted = pc.field("in_loss")
+    if run.config.update.ppo.alpha(round_number) < 1:
+        wanted = wanted | pc.field("reward").is_valid()
+    columns = ["rollout_id", "advantage", "in_loss", "reward"]
+    found = {row["rollout_id"]: row for row in advantages.filter(wanted).select(columns).to_pylist()}
     rollouts = run.artifact(round_folder(round_number, "rollouts")).read_table(ROLLOUTS)
     return [
         TrainingRollout(
@@ -63,11 +68,13 @@ def training_rollouts(run: Run, round_number: int) -> list[TrainingRollout]:
             prompt_ids=row["prompt_ids"],
             completion_ids=row["completion_ids"],
             old_logprobs=row["logprobs"],
-            advantage=weights[row["rollout_id"]],
+            advantage=found[row["rollout_id"]]["advantage"],
+            in_loss=found[row["rollout_id"]]["in_loss"],
             truncated=row["finish_reason"] == "length",
+            reward=found[row["rollout_id"]]["reward"],
         )
         for row in rollouts.to_pylist()
-        if row["rollout_id"] in weights
+        if row["rollout_id"] in found
     ]
 
 

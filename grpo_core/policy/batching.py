@@ -24,11 +24,15 @@ class TrainingRollout:
     completion_ids: npt.NDArray[np.int64]  # (tokens,)
     old_logprobs: npt.NDArray[np.float32]  # (tokens,) of the policy that generated, at the sampler's temperature
     advantage: float
-    in_loss: bool = True  # False: dead group or no reward
+    in_loss: bool = True  # False: dead group or no reward; GRPO's term alone
     truncated: bool = False  # finish_reason "length"
     ref_logprobs: npt.NDArray[np.float32] | None = None  # (tokens,) of the reference policy, same temperature
     sampler_logprobs: npt.NDArray[np.float32] | None = None  # (tokens,) where old_logprobs are the trainer's
     old_entropy: npt.NDArray[np.float32] | None = None  # (tokens,) nats, of the policy that generated
+    reward: float | None = None  # the total, for PPO's term; None: no reward
+    values: npt.NDArray[np.float32] | None = None  # (tokens,) before each token, recorded before step one
+    token_advantages: npt.NDArray[np.float32] | None = None  # (tokens,) GAE's, from reward and values
+    returns: npt.NDArray[np.float32] | None = None  # (tokens,) what the value head shall predict
 
     def __post_init__(self) -> None:
         self.prompt_ids = np.asarray(self.prompt_ids, dtype=np.int64)

@@ -1,7 +1,8 @@
 """The place reached inside an update, so that a long one which is killed goes on after its last checkpoint, exactly.
 
-Saved: the float32 weights, the optimiser's state with the random numbers, the logprobs recorded before step one, and
-the sums of every step done, whose count is the cursor. Nothing else decides the steps to come: ``plan_steps`` is pure.
+Saved: the float32 weights, the optimiser's state with the random numbers, the logprobs and values recorded before step
+one, and the sums of every step done, whose count is the cursor. Nothing else decides the steps to come: ``plan_steps``
+is pure.
 """
 
 import json
@@ -61,7 +62,7 @@ def save_place(
 
     Args:
         state: with the random numbers as they stand now (``TrainerState.take_random_numbers``).
-        rollouts: those in the loss, in their order, with the logprobs recorded before step one.
+        rollouts: those in the loss, in their order, with what was recorded before step one.
     """
     save_trainer_state(folder, model, state, master_weights=True)
     recorded = {"old": np.concatenate([rollout.old_logprobs for rollout in rollouts])}
@@ -71,6 +72,9 @@ def save_place(
     entropies = [rollout.old_entropy for rollout in rollouts if rollout.old_entropy is not None]
     if entropies:
         recorded["entropy"] = np.concatenate(entropies)
+    values = [rollout.values for rollout in rollouts if rollout.values is not None]
+    if values:
+        recorded["values"] = np.concatenate(values)
     save_file(recorded, folder / _LOGPROBS_FILE)
     told = {"form": asdict(place.form), "sums": [asdict(sums) for sums in place.sums]}
     (folder / _PLACE_FILE).write_text(json.dumps(told) + "\n", encoding="utf-8")  # a float's text is exact in JSON
@@ -79,7 +83,7 @@ def save_place(
 def load_place(
     folder: Path, model: "PreTrainedModel", state: TrainerState, rollouts: Sequence[TrainingRollout]
 ) -> Place:
-    """Set model, state and the rollouts' recorded logprobs back to a checkpoint, in place."""
+    """Set model, state and what the rollouts recorded back to a checkpoint, in place."""
     found = load_trainer_state(folder, model)
     for field in fields(TrainerState):
         setattr(state, field.name, getattr(found, field.name))
@@ -93,5 +97,8 @@ def load_place(
     if "entropy" in recorded:
         for rollout, entropy in zip(rollouts, np.split(recorded["entropy"], cuts), strict=True):
             rollout.old_entropy = entropy
+    if "values" in recorded:
+        for rollout, values in zip(rollouts, np.split(recorded["values"], cuts), strict=True):
+            rollout.values = values
     told = json.loads((folder / _PLACE_FILE).read_text(encoding="utf-8"))
     return Place(LogprobForm(**told["form"]), [StepSums(**sums) for sums in told["sums"]])

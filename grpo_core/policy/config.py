@@ -4,6 +4,8 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from grpo_core.policy.ppo_config import PPOConfig
+
 _Beta = Annotated[float, Field(ge=0, lt=1)]
 _Temperature = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
@@ -140,6 +142,7 @@ class UpdateConfig(BaseModel):
         "sampler", description="Where the ratio's denominator comes from: the sampler, or recomputed before step one."
     )
     importance: ImportanceConfig = Field(default_factory=ImportanceConfig)
+    ppo: PPOConfig = Field(default_factory=PPOConfig)
 
     @model_validator(mode="after")
     def _fits_together(self) -> "UpdateConfig":

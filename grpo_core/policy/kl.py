@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -36,6 +37,14 @@ def k3(logprobs: Tensor, reference_logprobs: Tensor) -> Tensor:
 ESTIMATORS: dict[KlEstimator, Callable[[Tensor, Tensor], Tensor]] = {"k1": k1, "k2": k2, "k3": k3}
 
 
+def token_penalties(rollout: TrainingRollout, estimator: KlEstimator) -> npt.NDArray[np.float64]:
+    """The KL at each token of a rollout with reference logprobs, at the old logprobs; shape (tokens,), nats."""
+    assert rollout.ref_logprobs is not None
+    old, reference = (torch.from_numpy(x).double() for x in (rollout.old_logprobs, rollout.ref_logprobs))
+    found: npt.NDArray[np.float64] = ESTIMATORS[estimator](old, reference).numpy()
+    return found
+
+
 def reward_penalties(rollouts: Sequence[TrainingRollout], estimator: KlEstimator) -> list[float]:
     """The KL of each rollout as a loss of reward: summed over its tokens, less the mean of its group; nats.
 
@@ -49,9 +58,7 @@ def reward_penalties(rollouts: Sequence[TrainingRollout], estimator: KlEstimator
     sums: list[float] = []
     groups: dict[str, list[float]] = {}
     for rollout in rollouts:
-        assert rollout.ref_logprobs is not None
-        old, reference = (torch.from_numpy(x).double() for x in (rollout.old_logprobs, rollout.ref_logprobs))
-        sums.append(float(ESTIMATORS[estimator](old, reference).sum()))
+        sums.append(float(token_penalties(rollout, estimator).sum()))
         groups.setdefault(rollout.prompt_id, []).append(sums[-1])
     means = {prompt_id: float(np.mean(found)) for prompt_id, found in groups.items()}
     return [found - means[rollout.prompt_id] for found, rollout in zip(sums, rollouts, strict=True)]

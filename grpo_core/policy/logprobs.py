@@ -40,6 +40,7 @@ class Logprobs:
 
     logprobs: Tensor  # nats, at the temperature asked for
     entropy: Tensor | None  # nats, of the distribution over the next token
+    hidden: Tensor | None = None  # (T, H) last hidden states that predict each token, in the trunk's dtype
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +60,7 @@ def completion_logprobs(
     *,
     form: LogprobForm,
     entropy_gradient: bool = False,
+    want_hidden: bool = False,
 ) -> Logprobs:
     """Logprob of every completion token given its prompt and what stands before it, of logits / temperature.
 
@@ -70,6 +72,7 @@ def completion_logprobs(
         temperature: the sampler's, > 0. The policy that generated is the tempered one, so it is the one trained.
         form: as ``inspect_model`` found it.
         entropy_gradient: let gradients flow through the entropy, too.
+        want_hidden: return what a value head reads, with its gradient; it comes from the same forward pass.
 
     Raises:
         ValueError: a temperature of 0 or less.
@@ -81,15 +84,18 @@ def completion_logprobs(
     arguments: dict[str, Any] = {"input_ids": inputs.ids, "attention_mask": inputs.attention_mask, "use_cache": False}
     if inputs.position_ids is not None:
         arguments["position_ids"] = inputs.position_ids
+    hidden: Tensor | None = None
     if not form.chunked_head:
-        logits = model(**arguments).logits.flatten(0, 1)
-        picked = _pick(logits, inputs.places)
+        output = model(**arguments, **({"output_hidden_states": True} if want_hidden else {}))
+        if want_hidden:
+            hidden = _pick(output.hidden_states[-1].flatten(0, 1), inputs.places)
+        picked = _pick(output.logits.flatten(0, 1), inputs.places)
         found = _from_logits(picked, inputs.targets, temperature, None, want_entropy, entropy_gradient)
     else:
         hidden = _pick(model.base_model(**arguments).last_hidden_state.flatten(0, 1), inputs.places)
         options = (temperature, form.softcap, want_entropy, entropy_gradient)
         found = _chunked(model, hidden, inputs.targets, *options)
-    return Logprobs(found[0], found[1] if want_entropy else None)
+    return Logprobs(found[0], found[1] if want_entropy else None, hidden if want_hidden else None)
 
 
 def _pick(rows: Tensor, places: Tensor) -> Tensor:

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from grpo_core.errors import UserError
 from grpo_core.policy.config import UpdateConfig
+from grpo_core.policy.value import ValueState, load_value_state, save_value_state
 from grpo_core.seeding import hash64
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ class TrainerState:
     exp_avg_sq: dict[str, Tensor]  # second moment
     rng_cpu: Tensor  # state of torch's CPU generator
     rng_cuda: Tensor | None  # of the current CUDA device's; None until an update ran on one
+    value: ValueState | None = None  # the value head; None until a round had a PPO part
 
     def take_random_numbers(self, device: torch.device) -> None:
         """Take up torch's generators as they stand now."""
@@ -72,7 +74,12 @@ def new_trainer_state(model: nn.Module, seed: int) -> TrainerState:
 
 def learning_rate_at(step: int, config: UpdateConfig) -> float:
     """The rate of optimiser step ``step`` (0 is the first of the run): linear warm-up, then constant."""
-    return config.learning_rate * min(1.0, (step + 1) / max(1, config.warmup_steps))
+    return config.learning_rate * warmup_at(step, config)
+
+
+def warmup_at(step: int, config: UpdateConfig) -> float:
+    """The share of its learning rate that step ``step`` of an optimiser takes."""
+    return min(1.0, (step + 1) / max(1, config.warmup_steps))
 
 
 def build_optimizer(model: nn.Module, state: TrainerState, config: UpdateConfig) -> torch.optim.AdamW:
@@ -152,6 +159,8 @@ def save_trainer_state(folder: Path, model: "PreTrainedModel", state: TrainerSta
     numbers = {"cpu": state.rng_cpu} | ({} if state.rng_cuda is None else {"cuda": state.rng_cuda})
     save_file(numbers, folder / _RNG_FILE)
     index = {"format": _FORMAT, "step": state.step, "master_weights": master_weights, "parameters": places}
+    if state.value is not None:
+        save_value_state(folder, state.value)
     (folder / STATE_FILE).write_text(json.dumps(index, indent=1) + "\n", encoding="utf-8")
 
 
@@ -182,4 +191,5 @@ def load_trainer_state(folder: Path, model: "PreTrainedModel") -> TrainerState:
                 weight.data.copy_(tensors[f"weight.{name}"])
     numbers = load_file(folder / _RNG_FILE)
     state.rng_cpu, state.rng_cuda = numbers["cpu"], numbers.get("cuda")
+    state.value = load_value_state(folder, model)
     return state

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -13,8 +14,10 @@ from grpo_core.policy.batching import Microbatch, TrainingRollout, microbatches,
 from grpo_core.policy.config import NonFiniteUpdate, UpdateConfig
 from grpo_core.policy.logprobs import LogprobForm, Logprobs, completion_logprobs
 from grpo_core.policy.losses import MAXIMA, LossInputs, LossSums, denominator, loss_sums
-from grpo_core.policy.optimizer import TrainerState, learning_rate_at, trainable_parameters
+from grpo_core.policy.mixed import Divisors, Mixture
+from grpo_core.policy.optimizer import TrainerState, learning_rate_at, trainable_parameters, warmup_at
 from grpo_core.policy.segments import Segments
+from grpo_core.policy.value import ValueHead
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -29,7 +32,12 @@ class Forward:
     autocast_dtype: torch.dtype | None
 
     def __call__(
-        self, model: "PreTrainedModel", batch: Microbatch, want_entropy: bool, entropy_gradient: bool = False
+        self,
+        model: "PreTrainedModel",
+        batch: Microbatch,
+        want_entropy: bool,
+        entropy_gradient: bool = False,
+        want_hidden: bool = False,
     ) -> Logprobs:
         """Flat logprobs of a micro-batch; under autocast where a dtype is set."""
         enabled = self.autocast_dtype is not None
@@ -41,6 +49,7 @@ class Forward:
                 want_entropy,
                 form=self.form,
                 entropy_gradient=entropy_gradient,
+                want_hidden=want_hidden,
             )
 
 
@@ -57,10 +66,12 @@ class PlannedStep:
         """Completion tokens of the whole step."""
         return sum(batch.tokens for batch in self.batches)
 
-    def denominator(self, config: UpdateConfig, max_new_tokens: int | None) -> int:
-        """What the sum of the whole step's losses is divided by."""
-        sequences = sum(len(batch.rollouts) for batch in self.batches)
-        return denominator(config, tokens=self.tokens, sequences=sequences, max_new_tokens=max_new_tokens)
+    def divisors(self, config: UpdateConfig, max_new_tokens: int | None, *, live_only: bool = False) -> Divisors:
+        """What sums over the whole step are divided by; ``live_only``: over its rollouts in GRPO's loss."""
+        rollouts = [r for batch in self.batches for r in batch.rollouts if r.in_loss or not live_only]
+        tokens = sum(len(r.completion_ids) for r in rollouts)
+        divisor = denominator(config, tokens=tokens, sequences=len(rollouts), max_new_tokens=max_new_tokens)
+        return Divisors(loss=divisor, tokens=tokens)
 
     def entropy_threshold(self, share: float) -> float:
         """The entropy that this share of the step's tokens reach or exceed (arXiv 2506.01939); nats."""
@@ -94,6 +105,16 @@ class StepSums:
     unselected: float
     grad_norm: float  # of the step's loss, before clipping
     learning_rate: float
+    value_loss: float  # 0 without a PPO part
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """What a pass without gradient says of one rollout, each of shape (tokens,)."""
+
+    logprobs: npt.NDArray[np.float32]
+    entropy: npt.NDArray[np.float32] | None  # None: not asked for
+    values: npt.NDArray[np.float32] | None  # None: no head was given
 
 
 def plan_steps(
@@ -120,18 +141,20 @@ def record_logprobs(
     forward: Forward,
     tick: Callable[[], None],
     want_entropy: bool = False,
-) -> Iterator[tuple[TrainingRollout, npt.NDArray[np.float32], npt.NDArray[np.float32] | None]]:
-    """Each rollout with its logprobs and, if wanted, entropies under a model, without gradient.
-
-    ``tick`` is called after each micro-batch.
-    """
+    head: ValueHead | None = None,
+) -> Iterator[tuple[TrainingRollout, Recorded]]:
+    """Each rollout with what a model says of it without gradient; ``tick`` is called after each micro-batch."""
     for batch in batches:
         with torch.no_grad():
-            found = forward(model, batch, want_entropy)
+            found = forward(model, batch, want_entropy, want_hidden=head is not None)
+            values = None if head is None or found.hidden is None else head(found.hidden)
         cuts = np.cumsum([len(rollout.completion_ids) for rollout in batch.rollouts])[:-1]
         logprobs = np.split(found.logprobs.cpu().numpy(), cuts)
-        entropies = [None] * len(logprobs) if found.entropy is None else np.split(found.entropy.cpu().numpy(), cuts)
-        yield from zip(batch.rollouts, logprobs, entropies, strict=True)
+        entropies, values = (
+            [None] * len(logprobs) if flat is None else np.split(flat.cpu().numpy(), cuts)
+            for flat in (found.entropy, values)
+        )
+        yield from zip(batch.rollouts, map(Recorded, logprobs, entropies, values), strict=True)
         tick()
 
 
@@ -146,41 +169,61 @@ def run_step(
     *,
     round_number: int,
     max_new_tokens: int | None,
+    mixture: Mixture | None = None,
 ) -> StepSums:
     """Accumulate the gradient of the step's loss over its micro-batches, clip it, step.
 
     Args:
         round_number: where the schedule of the clip widths stands.
         max_new_tokens: of the sampler; None where the aggregation does not need it.
+        mixture: mixes PPO in and is stepped, too; None: GRPO alone. The head's gradient is clipped by itself, so that
+            its size never shortens the policy's step.
 
     Raises:
         NonFiniteUpdate: before parameters or state are changed.
     """
     parameters = list(trainable_parameters(model).values())
     optimizer.zero_grad(set_to_none=True)
-    divisor = step.denominator(config, max_new_tokens)
+    whole = step.divisors(config, max_new_tokens)
+    live = step.divisors(config, max_new_tokens, live_only=True)
     widths = config.clip_schedule.widths(config.clip_low, config.clip_high, round_number=round_number, step=state.step)
     threshold = step.entropy_threshold(config.top_entropy) if config.top_entropy < 1 else None
+    objective = partial(loss_sums, config=config, clip_low=widths[0], clip_high=widths[1])
     names = [field.name for field in fields(LossSums)]
-    totals = dict.fromkeys(names, 0.0)
+    totals = dict.fromkeys([*names, "value_loss"], 0.0)
     for batch in step.batches:
-        found = forward(model, batch, want_entropy=True, entropy_gradient=config.entropy_coef > 0)
-        sums = loss_sums(_loss_inputs(batch, found, config, threshold), config, *widths)
-        values = torch.stack([getattr(sums, name).detach().float() for name in names]).tolist()
-        for name, value in zip(names, values, strict=True):
+        found = forward(
+            model,
+            batch,
+            want_entropy=True,
+            entropy_gradient=config.entropy_coef > 0,
+            want_hidden=mixture is not None,
+        )
+        inputs = _loss_inputs(batch, found, config, threshold)
+        if mixture is None:
+            sums, value_loss = objective(inputs), torch.zeros_like(inputs.advantages[0])
+        else:
+            assert found.hidden is not None
+            sums, value_loss = mixture.sums(objective, inputs, found.hidden, batch, whole, live)
+        told = {name: getattr(sums, name).detach() for name in names} | {"value_loss": value_loss}
+        values = torch.stack([value.float() for value in told.values()]).tolist()
+        for name, value in zip(told, values, strict=True):
             totals[name] = max(totals[name], value) if name in MAXIMA else totals[name] + value
         _require_finite(totals["loss"], "loss", state, step)
-        (sums.loss / divisor).backward()  # type: ignore[no-untyped-call]
+        (sums.loss / whole.loss).backward()  # type: ignore[no-untyped-call]
         tick()
     norm = float(torch.nn.utils.clip_grad_norm_(parameters, config.max_grad_norm))
     _require_finite(norm, "gradient norm", state, step)
+    if mixture is not None:
+        _require_finite(mixture.clip_gradient(config.max_grad_norm), "value head's gradient norm", state, step)
+        mixture.step(warmup_at(mixture.state.step, config))
     rate = learning_rate_at(state.step, config)
     for group in optimizer.param_groups:
         group["lr"] = rate
     optimizer.step()
     optimizer.zero_grad(set_to_none=True)
     state.step += 1
-    return StepSums(tokens=step.tokens, denominator=divisor, grad_norm=norm, learning_rate=rate, **totals)
+    return StepSums(tokens=step.tokens, denominator=whole.loss, grad_norm=norm, learning_rate=rate, **totals)
 
 
 def _loss_inputs(batch: Microbatch, found: Logprobs, config: UpdateConfig, threshold: float | None) -> LossInputs:

@@ -55,6 +55,12 @@ class UpdateMetrics:
     importance_ess: float | None = None
     importance_outside: float | None = None  # share of tokens truncated or masked; None without a correction
     entropy_masked: float | None = None  # share of tokens below the entropy threshold; None without one
+    # None in a round without a PPO part:
+    alpha: float | None = None  # GRPO's weight in loss, policy_loss and clip ratios
+    value_loss: float | None = None
+    explained_variance: float | None = None  # of the returns by the values before the update; at most 1
+    value_mean: float | None = None  # before the update
+    return_mean: float | None = None
 
     def as_dict(self) -> dict[str, float]:
         """The metrics that were measured, by name."""
@@ -78,9 +84,10 @@ def update_policy(
 ) -> UpdateMetrics:
     """Change the model and the optimiser's state in place by epochs * minibatches steps on the round's rollouts.
 
-    Rollouts out of the loss (dead groups, no reward, truncated ones if masked) are dropped before any forward pass. The
-    model is put into eval mode and stays there: without dropout the first ratio is 1 and a round can be done again bit
-    for bit (on a CPU; a GPU's kernels may add in another order).
+    Rollouts out of the loss (dead groups, no reward, truncated ones if masked) are dropped before any forward pass; a
+    round with a PPO part (``config.ppo``) keeps dead groups, for values can be learned from them. The model is put into
+    eval mode and stays there: without dropout the first ratio is 1 and a round can be done again bit for bit (on a CPU;
+    a GPU's kernels may add in another order).
 
     Args:
         model: the policy in float32 (master weights), on its device.
@@ -97,15 +104,20 @@ def update_policy(
         Stopped: it was asked for (``interrupt``); a checkpoint was saved where ``checkpoints`` found it due.
         NonFiniteUpdate: a loss or gradient norm is NaN or infinite. That step changed nothing; earlier steps of the
             round have, so the round is not to be saved.
-        ValueError: no reference where one is needed, or parameters that are not float32.
+        ValueError: no reference where one is needed, parameters that are not float32, or a rollout in GRPO's loss
+            without a reward in a round with a PPO part.
     """
     from grpo_core.policy.checkpoint import Place, load_place, save_place
     from grpo_core.policy.form import inspect_model
     from grpo_core.policy.kl import reward_penalties
+    from grpo_core.policy.mixed import Mixture, set_targets
     from grpo_core.policy.optimizer import build_optimizer, random_numbers
     from grpo_core.policy.step import Forward, plan_steps, record_logprobs, row_crossover, run_step
+    from grpo_core.policy.value import new_value_state
 
-    kept = [replace(r) for r in rollouts if r.in_loss and not (config.mask_truncated and r.truncated)]
+    alpha = config.ppo.alpha(round_number)
+    wanted = [r for r in rollouts if r.in_loss or (alpha < 1 and r.reward is not None)]
+    kept = [replace(r) for r in wanted if not (config.mask_truncated and r.truncated)]
     if not kept:
         return UpdateMetrics(steps=0, tokens=0)
     lacking = [r for r in kept if r.ref_logprobs is None] if config.kl_coef > 0 else []
@@ -115,12 +127,16 @@ def update_policy(
     if trainers:
         for rollout in kept:
             rollout.sampler_logprobs = rollout.old_logprobs
-    recompute = kept if trainers or config.top_entropy < 1 else []
+    recompute = kept if trainers or config.top_entropy < 1 or alpha < 1 else []
     model.eval()
     place: Place | None = None
     if checkpoints is not None:
         with checkpoints.newest() as folder:
             place = None if folder is None else load_place(folder, model, optimizer_state, kept)
+    mixture: Mixture | None = None
+    if alpha < 1:
+        optimizer_state.value = optimizer_state.value or new_value_state(model)
+        mixture = Mixture(alpha, optimizer_state.value, config)
     with random_numbers(optimizer_state, model.device, seed):
         if place is None:
             longest = max(len(r.prompt_ids) + len(r.completion_ids) for r in kept)
@@ -141,15 +157,18 @@ def update_policy(
         if not sums:
             if reference is not None:
                 reference.eval()
-                for rollout, logprobs, _ in record_logprobs(reference, to_record, forward, tick):
-                    rollout.ref_logprobs = logprobs
+                for rollout, seen in record_logprobs(reference, to_record, forward, tick):
+                    rollout.ref_logprobs = seen.logprobs
+            head = None if mixture is None else mixture.state.head
             selects = config.top_entropy < 1
-            for rollout, logprobs, entropy in record_logprobs(model, to_recompute, forward, tick, want_entropy=selects):
-                rollout.old_entropy = entropy
+            for rollout, seen in record_logprobs(model, to_recompute, forward, tick, want_entropy=selects, head=head):
+                rollout.old_entropy, rollout.values = seen.entropy, seen.values
                 if trainers:
-                    rollout.old_logprobs = logprobs
+                    rollout.old_logprobs = seen.logprobs
+        value_metrics = None if mixture is None else set_targets(kept, config)
         if config.kl_in == "reward" and config.kl_coef > 0:
-            for rollout, penalty in zip(kept, reward_penalties(kept, config.kl_estimator), strict=True):
+            live = [rollout for rollout in kept if rollout.in_loss]
+            for rollout, penalty in zip(live, reward_penalties(live, config.kl_estimator), strict=True):
                 rollout.advantage = rollout.advantage - config.kl_coef * penalty
         optimizer = build_optimizer(model, optimizer_state, config)
         for step in steps[len(sums) :]:
@@ -163,13 +182,18 @@ def update_policy(
                 tick,
                 round_number=round_number,
                 max_new_tokens=max_new_tokens,
+                mixture=mixture,
             )
             sums.append(done_step)
             if checkpoints is not None and checkpoints.due(len(sums), len(steps)):
                 optimizer_state.take_random_numbers(model.device)
                 checkpoints.save(len(sums), lambda folder: save_place(folder, model, optimizer_state, kept, place))
             interrupt.safe_point()
-    return _summary(sums, config, *(_sampler_distance(kept) if trainers else _first_distance(sums[0])))
+    found = _summary(sums, config, *(_sampler_distance(kept) if trainers else _first_distance(sums[0])))
+    if value_metrics is None:
+        return found
+    value_loss = sum(step.value_loss for step in sums) / found.tokens
+    return replace(found, alpha=alpha, value_loss=value_loss, **asdict(value_metrics))
 
 
 def _sampler_distance(rollouts: Sequence[TrainingRollout]) -> tuple[float, float]:

@@ -10,6 +10,7 @@ import torch
 from grpo_core import interrupt
 from grpo_core.policy.batching import TrainingRollout
 from grpo_core.policy.optimizer import TrainerState, new_trainer_state
+from grpo_core.policy.ppo_config import PPOConfig
 from grpo_core.policy.update import UpdateConfig, UpdateMetrics, update_policy
 
 
@@ -46,6 +47,11 @@ def outcome(model: Any, state: TrainerState, metrics: UpdateMetrics) -> dict[str
     tensors = {f"weight.{name}": weight.detach().clone() for name, weight in model.named_parameters()}
     tensors |= {f"first.{name}": value for name, value in state.exp_avg.items()}
     tensors |= {f"second.{name}": value for name, value in state.exp_avg_sq.items()}
+    if state.value is not None:
+        tensors |= {f"value.{name}": weight for name, weight in state.value.head.state_dict().items()}
+        tensors |= {f"value.first.{name}": moment for name, moment in state.value.exp_avg.items()}
+        tensors |= {f"value.second.{name}": moment for name, moment in state.value.exp_avg_sq.items()}
+        tensors |= {"value.step": torch.tensor(state.value.step)}
     return tensors | {"rng": state.rng_cpu, "step": torch.tensor(state.step), "metrics": metrics.as_dict()}
 
 
@@ -56,16 +62,19 @@ def assert_equal(one: dict[str, Any], two: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(("stop_after", "every"), [(1, 1), (3, 2), (5, 2), (1, 4)])
-@pytest.mark.parametrize("old_logprobs", ["sampler", "trainer"])
+@pytest.mark.parametrize(("old_logprobs", "alpha"), [("sampler", 1.0), ("trainer", 1.0), ("trainer", 0.3)])
 def test_stopped_between_steps_it_ends_with_the_same_bits(
-    build: Any, rollouts_of: Any, tmp_path: Path, stop_after: int, every: int, old_logprobs: str
+    build: Any, rollouts_of: Any, tmp_path: Path, stop_after: int, every: int, old_logprobs: str, alpha: float
 ) -> None:
-    config = UpdateConfig(learning_rate=1e-2, epochs=3, minibatches=2, old_logprobs=old_logprobs, warmup_steps=4)
+    ppo = PPOConfig(alpha_start=alpha, alpha_end=alpha)
+    config = UpdateConfig(
+        learning_rate=1e-2, epochs=3, minibatches=2, old_logprobs=old_logprobs, warmup_steps=4, ppo=ppo
+    )
 
     def run(folders: Folders | None) -> dict[str, Any]:
         model, reference = build(), build(seed=1)
         state = new_trainer_state(model, seed=0)
-        rollouts = [replace(r) for r in rollouts_of()]
+        rollouts = [replace(r, reward=number % 3 / 2) for number, r in enumerate(rollouts_of())]
         metrics = update_policy(
             model, reference, rollouts, state, config, temperature=1.0, seed=3, round_number=1, checkpoints=folders
         )
