@@ -1,0 +1,52 @@
+"""The first thing a sandboxed process does: read its orders, limit itself, and give up what it no longer needs."""
+
+import os
+import resource
+import sys
+from typing import Any
+
+from grpo_core.rewards.inside import wire
+
+_OPEN_FILES = 64
+_RECURSION = 1100  # the harness's own frames lie below those of the code, which may count on the usual 1000
+
+
+def confine() -> tuple[Any, ...]:
+    """Reads the orders from the descriptor in ``argv[1]``, sets the limits found there, silences standard error.
+
+    Started by root it becomes a user that owns no file and no other process, because the kernel excepts root from its
+    limit on processes; with the user go all capabilities. What is left of the orders is returned.
+    """
+    descriptor = int(sys.argv[1])
+    with open(descriptor, "rb") as orders:
+        (memory_bytes, processes, cpu_seconds, file_bytes, user), rest = wire.unpack(orders.read())
+    silent = os.open(os.devnull, os.O_RDWR)
+    os.dup2(silent, 2)
+    os.close(silent)
+    for limit, value in (
+        (resource.RLIMIT_AS, memory_bytes),
+        (resource.RLIMIT_CPU, cpu_seconds),
+        (resource.RLIMIT_FSIZE, file_bytes),
+        (resource.RLIMIT_NOFILE, _OPEN_FILES),
+        (resource.RLIMIT_MSGQUEUE, 0),
+        (resource.RLIMIT_MEMLOCK, 0),
+        (resource.RLIMIT_CORE, 0),
+        (resource.RLIMIT_NPROC, processes),
+    ):
+        resource.setrlimit(limit, (value, value))
+    if user is not None:
+        os.setgroups([])
+        os.setresgid(user, user, user)
+        os.setresuid(user, user, user)
+    sys.setrecursionlimit(_RECURSION)
+    del sys.argv[1:]
+    arguments: tuple[Any, ...] = rest
+    return arguments
+
+
+def seed_random(*sources: str) -> None:
+    """Makes a source that draws random numbers draw the same ones in every check."""
+    if any("random" in source for source in sources):
+        import random
+
+        random.seed(0)
