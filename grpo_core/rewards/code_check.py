@@ -14,6 +14,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from io import FileIO
 
+from grpo_core.rewards.code_extract import Sources
 from grpo_core.rewards.sandbox import Limits, MemoryFile, Sandbox, Usage
 from grpo_core.rewards.verdict import Verdict
 
@@ -32,13 +33,21 @@ class Finding:
     detail: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class StdinTest:
+    """A program's input and the output that it has to give."""
+
+    input: str
+    output: str
+
+
 def check_function(
-    sources: Sequence[str], tests: Sequence[str], helpers: str, entry_point: str, limits: Limits
+    code: Sequence[Sources], tests: Sequence[str], helpers: str, entry_point: str, limits: Limits
 ) -> Finding:
     """Runs tests against code, each in a sandbox of its own, joined by two pipes.
 
     Args:
-        sources: the code, in parts that run one after the other in one namespace.
+        code: the code, in alternatives: the first that compiles runs.
         tests: Python source that calls the code by name and raises where it is wrong.
         helpers: Python source that the tests may use and the code can't replace.
         entry_point: the name that HumanEval's ``check(candidate)`` is called with; may be empty.
@@ -48,16 +57,16 @@ def check_function(
         (question, ask), (answer, reply), (said, say) = (_pipe(stack) for _ in range(3))
         channel = (question.fileno(), reply.fileno())
         asking = (answer.fileno(), ask.fileno(), say.fileno())
-        code_orders = (tuple(sources), *channel, limits.output_bytes)
-        code = stack.enter_context(Sandbox("candidate", code_orders, limits, channel))
+        code_orders = (tuple(code), *channel, limits.output_bytes)
+        candidate = stack.enter_context(Sandbox("candidate", code_orders, limits, channel))
         test_orders = (tuple(tests), helpers, entry_point, *asking, limits.output_bytes)
         examiner = stack.enter_context(Sandbox("examiner", test_orders, limits, asking))
         for end in (question, reply, answer, ask, say):
             end.close()
-        watch = _Watch([code, examiner], limits)
+        watch = _Watch([candidate, examiner], limits)
         lines, over = watch.read(said, lambda received: received.startswith(_READY) and received.count(b"\n") == 2)
         if not lines.startswith(_READY):
-            return over or _not_started([code, examiner])
+            return over or _not_started([candidate, examiner])
         if over is not None:
             return over
         word, _, detail = lines.removeprefix(_READY).decode("utf-8", "replace").rstrip("\n").partition(" ")
@@ -66,15 +75,15 @@ def check_function(
         return Finding(Verdict(word), detail)
 
 
-def check_program(source: str, standard_input: str, expected: str, limits: Limits) -> Finding:
+def check_program(code: Sequence[Sources], test: StdinTest, limits: Limits) -> Finding:
     """Runs code as a program in a sandbox of its own and compares what it prints.
 
     Blanks at the end of lines and empty lines at the end don't count. A status other than 0 is ``wrong``.
     """
     with ExitStack() as stack:
         (up, ready), (printed, output) = (_pipe(stack) for _ in range(2))
-        given = stack.enter_context(MemoryFile(standard_input.encode("utf-8", "surrogatepass")))
-        orders = (source, ready.fileno())
+        given = stack.enter_context(MemoryFile(test.input.encode("utf-8", "surrogatepass")))
+        orders = (tuple(code), ready.fileno())
         program = stack.enter_context(
             Sandbox("program", orders, limits, [ready.fileno()], standard_input=given, standard_output=output.fileno())
         )
@@ -89,7 +98,7 @@ def check_program(source: str, standard_input: str, expected: str, limits: Limit
             return over
         if len(data) > limits.output_bytes:
             return Finding(Verdict.WRONG, "over the output limit")
-        if not _same_text(data, expected):
+        if not _same_text(data, test.output):
             return Finding(Verdict.WRONG, f"printed {data[:100].decode('utf-8', 'replace')!r}")
         if over := watch.end(program):
             return over

@@ -154,7 +154,7 @@ def why_unusable() -> str | None:
         return f"needs bubblewrap, which is not installed; {_INSTALL}"
     ready, ready_end = os.pipe()
     try:
-        with Sandbox("program", ("", ready_end), Limits(10.0, 1 << 30, 8, 1 << 10), [ready_end]) as trial:
+        with Sandbox("program", ((("",),), ready_end), Limits(10.0, 1 << 30, 8, 1 << 10), [ready_end]) as trial:
             os.close(ready_end)
             if os.read(ready, 1):
                 return None
@@ -205,6 +205,9 @@ def _command() -> tuple[str, ...]:
         command += ["--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID"]
     else:
         command += ["--unshare-all"]
+    for folder in (*reversed(Path(sys.base_prefix).parents), *reversed(Path(_MOUNTED).parents)):
+        if folder != Path("/"):
+            command += ["--perms", "0755", "--dir", str(folder)]  # not as closed as the real one, /root say
     for place in dict.fromkeys((*_LIBRARIES, sys.base_prefix)):
         command += ["--ro-bind-try", place, place]
     version = f"python{sys.version_info.major}.{sys.version_info.minor}"

@@ -5,7 +5,7 @@ import sys
 import types
 from typing import Any
 
-from grpo_core.rewards.inside.confine import confine, seed_random
+from grpo_core.rewards.inside.confine import confine, first_compiled
 from grpo_core.rewards.inside.peer import Broken, Peer
 from grpo_core.rewards.inside.remote import OPERATIONS
 
@@ -14,16 +14,15 @@ _MODULE = "solution"  # not __main__: a demonstration under the usual guard is n
 
 def main() -> None:
     """Serves one check, then ends at once: threads that the code left behind don't hold it up."""
-    sources, source_end, sink_end, most_bytes = confine()
+    alternatives, source_end, sink_end, most_bytes = confine()
     for descriptor in (source_end, sink_end):
         os.set_inheritable(descriptor, False)  # programs that the code starts do not get the channel
-    seed_random(*sources)
     module = types.ModuleType(_MODULE)
     sys.modules[_MODULE] = module
 
     def load() -> None:
-        for number, source in enumerate(sources):
-            exec(compile(source, f"<part {number}>" if number < len(sources) - 1 else "<code>", "exec"), vars(module))
+        for code in first_compiled(alternatives):
+            exec(code, vars(module))
 
     def lookup(name: str) -> tuple[bool, Any]:
         """Whether the code has the name, and its value; a method of a class ``Solution`` counts as a function."""

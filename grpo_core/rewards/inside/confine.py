@@ -3,6 +3,8 @@
 import os
 import resource
 import sys
+from collections.abc import Sequence
+from types import CodeType
 from typing import Any
 
 from grpo_core.rewards.inside import wire
@@ -42,6 +44,24 @@ def confine() -> tuple[Any, ...]:
     del sys.argv[1:]
     arguments: tuple[Any, ...] = rest
     return arguments
+
+
+def first_compiled(alternatives: Sequence[Sequence[str]]) -> list[CodeType]:
+    """The parts of the first alternative that compiles, compiled; with a fixed seed for one that draws random numbers.
+
+    Raises:
+        Exception: why the first does not compile, where none does.
+    """
+    failures: list[Exception] = []
+    for sources in alternatives:
+        try:
+            compiled = [compile(source, "<code>", "exec", dont_inherit=True) for source in sources]
+        except Exception as error:
+            failures.append(error)
+            continue
+        seed_random(*sources)
+        return compiled
+    raise failures[0]
 
 
 def seed_random(*sources: str) -> None:
