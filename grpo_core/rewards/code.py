@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from grpo_core.rewards.code_check import Finding, StdinTest, check_function, check_program
 from grpo_core.rewards.code_extract import Sources, alternatives, defines
-from grpo_core.rewards.code_prompt import PromptCode, called_names, code_of_prompt
+from grpo_core.rewards.code_prompt import PromptCode, called_names, code_of_prompt, not_run
 from grpo_core.rewards.sandbox import Limits, require
 from grpo_core.rewards.verdict import Sample, Score, Verdict
 
@@ -33,7 +33,7 @@ class CodeConfig(BaseModel):
 
     correct: float = Field(1.0, allow_inf_nan=False, description="Paid for code that passes all tests of its row.")
     timeout_seconds: float = Field(
-        5.0,
+        10.0,
         gt=0,
         le=600,
         description="Limit of one run, without waiting for a free core: all of a function's tests, or one test of a "
@@ -92,13 +92,15 @@ def _check(sample: Sample, limits: Limits, retries: int) -> tuple[str | None, Fi
     if functions and not entry_point:
         entry_point = next((name for name in called_names(functions) if defines(sample.response, name)), "")
     shown = sample.extra.get("prompt")
-    prompt = code_of_prompt(shown if isinstance(shown, str) else sample.prompt, entry_point) if functions else PromptCode()
+    prompt = (
+        code_of_prompt(shown if isinstance(shown, str) else sample.prompt, entry_point) if functions else PromptCode()
+    )
     code = alternatives(sample.response, entry_point if functions else "", prompt.code, prompt.preamble)
     if not code:
         return None, Finding(Verdict.UNPARSABLE, "no code found")
     for _ in range(retries + 1):
         if functions:
-            finding = check_function(code, functions, prompt.helpers, entry_point, limits)
+            finding = check_function(code, functions, not_run(functions), prompt.helpers, entry_point, limits)
         else:
             finding = _check_programs(code, [test for test in tests if isinstance(test, StdinTest)], limits)
         if finding.verdict.is_finding:

@@ -1,9 +1,9 @@
 """Checks code against tests: starts the sandboxes, keeps the clock, and reads what came out.
 
-A candidate that is over its time, memory or output limit is ``wrong``: an endless loop is a fact about the response. The
-time that counts is wall-clock time, without what the processes spent waiting for a free core, from when the sandboxes
-are up. Where a sandbox does not come up, that is an ``error``; a machine too busy to let the code use its time up in ten
-times the limit is a ``timeout``. Neither says anything about the response.
+Code that is over its time, memory or output limit is ``wrong``: an endless loop is a fact about the response. The time
+that counts is wall-clock time, from when the sandboxes are up, without what their processes spent waiting for a free
+core. A sandbox that does not come up is an ``error``, or a ``timeout`` after a minute; so is a machine too busy to let
+the code use its time up within ten times the limit. Neither says anything about the response.
 """
 
 import os
@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from io import FileIO
 
 from grpo_core.rewards.code_extract import Sources
+from grpo_core.rewards.inside import candidate, examiner, program
 from grpo_core.rewards.sandbox import Limits, MemoryFile, Sandbox, Usage
 from grpo_core.rewards.verdict import Verdict
 
@@ -42,15 +43,22 @@ class StdinTest:
 
 
 def check_function(
-    code: Sequence[Sources], tests: Sequence[str], helpers: str, entry_point: str, limits: Limits
+    code: Sequence[Sources],
+    tests: Sequence[str],
+    to_run: Sequence[str],
+    helpers: str,
+    entry_point: str,
+    limits: Limits,
 ) -> Finding:
     """Runs tests against code, each in a sandbox of its own, joined by two pipes.
 
     Args:
         code: the code, in alternatives: the first that compiles runs.
         tests: Python source that calls the code by name and raises where it is wrong.
+        to_run: names of what the tests define and leave to be run: HumanEval's ``check(candidate)``, functions
+            ``test_…``, ``TestCase`` classes; others are passed over.
         helpers: Python source that the tests may use and the code can't replace.
-        entry_point: the name that HumanEval's ``check(candidate)`` is called with; may be empty.
+        entry_point: the name that ``check`` is called with; may be empty.
         limits: ``seconds`` for the code and its tests together.
     """
     with ExitStack() as stack:
@@ -58,20 +66,20 @@ def check_function(
         channel = (question.fileno(), reply.fileno())
         asking = (answer.fileno(), ask.fileno(), say.fileno())
         code_orders = (tuple(code), *channel, limits.output_bytes)
-        candidate = stack.enter_context(Sandbox("candidate", code_orders, limits, channel))
-        test_orders = (tuple(tests), helpers, entry_point, *asking, limits.output_bytes)
-        examiner = stack.enter_context(Sandbox("examiner", test_orders, limits, asking))
+        code_side = stack.enter_context(Sandbox(candidate, code_orders, limits, channel))
+        test_orders = (tuple(tests), tuple(to_run), helpers, entry_point, *asking, limits.output_bytes)
+        test_side = stack.enter_context(Sandbox(examiner, test_orders, limits, asking))
         for end in (question, reply, answer, ask, say):
             end.close()
-        watch = _Watch([candidate, examiner], limits)
+        watch = _Watch([code_side, test_side], limits)
         lines, over = watch.read(said, lambda received: received.startswith(_READY) and received.count(b"\n") == 2)
         if not lines.startswith(_READY):
-            return over or _not_started([candidate, examiner])
+            return over or _not_started([code_side, test_side])
         if over is not None:
             return over
         word, _, detail = lines.removeprefix(_READY).decode("utf-8", "replace").rstrip("\n").partition(" ")
         if word not in (Verdict.OK, Verdict.WRONG, Verdict.ERROR):
-            return Finding(Verdict.ERROR, f"the tests ended without a verdict: {examiner.failure()}")
+            return Finding(Verdict.ERROR, f"the tests ended without a verdict: {test_side.failure()}")
         return Finding(Verdict(word), detail)
 
 
@@ -84,15 +92,15 @@ def check_program(code: Sequence[Sources], test: StdinTest, limits: Limits) -> F
         (up, ready), (printed, output) = (_pipe(stack) for _ in range(2))
         given = stack.enter_context(MemoryFile(test.input.encode("utf-8", "surrogatepass")))
         orders = (tuple(code), ready.fileno())
-        program = stack.enter_context(
-            Sandbox("program", orders, limits, [ready.fileno()], standard_input=given, standard_output=output.fileno())
+        running = stack.enter_context(
+            Sandbox(program, orders, limits, [ready.fileno()], standard_input=given, standard_output=output.fileno())
         )
         ready.close()
         output.close()
-        watch = _Watch([program], limits)
+        watch = _Watch([running], limits)
         lines, over = watch.read(up, lambda received: received == _READY)
         if lines != _READY:
-            return over or _not_started([program])
+            return over or _not_started([running])
         data, over = watch.read(printed, lambda received: len(received) > limits.output_bytes)
         if over is not None:
             return over
@@ -100,9 +108,9 @@ def check_program(code: Sequence[Sources], test: StdinTest, limits: Limits) -> F
             return Finding(Verdict.WRONG, "over the output limit")
         if not _same_text(data, test.output):
             return Finding(Verdict.WRONG, f"printed {data[:100].decode('utf-8', 'replace')!r}")
-        if over := watch.end(program):
+        if over := watch.end(running):
             return over
-        status = program.process.returncode
+        status = running.process.returncode
         return Finding(Verdict.OK) if status == 0 else Finding(Verdict.WRONG, f"ended with status {status}")
 
 
@@ -182,5 +190,7 @@ class _Watch:
         if max(spent - usage.waited_seconds, usage.cpu_seconds) >= self._limits.seconds:
             return Finding(Verdict.WRONG, "over the time limit")
         if spent >= _PATIENCE * self._limits.seconds:
-            return Finding(Verdict.TIMEOUT, f"the machine was too busy: {usage.cpu_seconds:.1f} s of work in {spent:.0f} s")
+            return Finding(
+                Verdict.TIMEOUT, f"the machine was too busy: {usage.cpu_seconds:.1f} s of work in {spent:.0f} s"
+            )
         return None

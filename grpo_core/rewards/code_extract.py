@@ -12,8 +12,8 @@ _PYTHON = ("python", "python3", "py", "py3", "ipython", "python2")
 _FENCE = re.compile(r"^([ \t]*)(`{3,}|~{3,})[ \t]*([^`\n]*)$")
 _STATEMENT = re.compile(
     r"[ \t]*(@\w|(async )?def \w+\s*\(|class \w+\s*[:(]|import \w|from [\w.]+ import |return\b|raise\b|yield\b|pass\s*$"
-    r"|assert |try:|with .+:\s*$|(if|elif|while) .+:|else:|for .+ in .+:|print\(|[\w.\[\]'\", ]+ ?([-+*/%&|^]|//|\*\*)?= ?\S"
-    r"|[\w.]+\(.*\)\s*$)"
+    r"|assert |try:|with .+:\s*$|(if|elif|while) .+:|else:|for .+ in .+:|print\("
+    r"|[\w.\[\]'\", ]+ ?([-+*/%&|^]|//|\*\*)?= ?\S|[\w.]+\(.*\)\s*$)"
 )
 _START = re.compile(r"@\w|(async )?def \w+\s*\(|class \w+\s*[:(]|import \w|from [\w.]+ import ")
 _LARGEST = 200_000  # characters of a response that are looked at
@@ -112,7 +112,7 @@ def _unfenced(text: str) -> Iterator[str]:
 
 
 def _completed(prompt: str, body: str) -> Iterator[str]:
-    """The prompt with the body of its last function, indented as it came or as it should be, with what follows or not."""
+    """The prompt and the body of its function, indented as it came or as it should be, with what follows or not."""
     base = prompt.rstrip() + "\n"
     lines = body.strip("\n").split("\n")
     indented = textwrap.indent(textwrap.dedent("\n".join(lines)), "    ").split("\n")

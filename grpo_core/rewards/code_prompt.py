@@ -1,13 +1,14 @@
 """What a prompt holds in the way of code: the function to be completed, and helpers that its tests may rely on."""
 
 import ast
+import builtins
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
 from grpo_core.rewards.code_extract import alternatives, defines
 
-_BUILTINS = frozenset(dir(__builtins__) if not isinstance(__builtins__, dict) else __builtins__)
+_BUILTINS = frozenset(dir(builtins))
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,11 +38,21 @@ def code_of_prompt(prompt: str, entry_point: str) -> PromptCode:
 
 @lru_cache(maxsize=4096)
 def called_names(tests: Sequence[str]) -> tuple[str, ...]:
-    """Names that tests call and neither define nor import, in order: one of them is what is tested."""
+    """Names that tests call and neither define nor import, builtin ones last: the first that code has is tested."""
     nodes = [node for test in tests if (tree := _parsed(test)) for node in ast.walk(tree)]
     own = set(_bound(nodes))
     called = (node.func.id for node in nodes if isinstance(node, ast.Call) and isinstance(node.func, ast.Name))
-    return tuple(dict.fromkeys(name for name in called if name not in own and name not in _BUILTINS))
+    names = [name for name in dict.fromkeys(called) if name not in own]
+    return tuple(sorted(names, key=_BUILTINS.__contains__))
+
+
+@lru_cache(maxsize=4096)
+def not_run(tests: Sequence[str]) -> tuple[str, ...]:
+    """Names of functions and classes at the top of tests that nothing there refers to: a test framework runs these."""
+    trees = [tree for test in tests if (tree := _parsed(test))]
+    used = {node.id for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Name)}
+    defined = [node.name for tree in trees for node in tree.body if isinstance(node, (ast.FunctionDef, ast.ClassDef))]
+    return tuple(name for name in dict.fromkeys(defined) if name not in used)
 
 
 def _parsed(source: str) -> ast.Module | None:

@@ -15,11 +15,11 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
+from types import ModuleType, TracebackType
 from typing import Self
 
 from grpo_core.errors import NotHere
-from grpo_core.rewards.inside import wire
+from grpo_core.rewards.inside import program, wire
 
 _INSIDE = Path(__file__).with_name("inside")
 _HARNESS = "/harness"
@@ -45,7 +45,7 @@ _started = itertools.count()
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Of one sandbox: CPU seconds of a process, bytes of memory, processes and threads, bytes of output or a message."""
+    """Of one sandbox: seconds, bytes of memory, processes and threads together, and bytes of output or a message."""
 
     seconds: float
     memory_bytes: int
@@ -73,7 +73,7 @@ class Sandbox:
     """One sandboxed Python, running ``main`` of a module of ``inside``. Leaving the context kills all of it.
 
     Args:
-        module: the module's name.
+        module: of ``inside``.
         orders: what ``confine`` returns there; plain data.
         limits: see ``Limits``.
         passed: descriptors that the process gets, under the same numbers.
@@ -82,7 +82,7 @@ class Sandbox:
 
     def __init__(
         self,
-        module: str,
+        module: ModuleType,
         orders: tuple[object, ...],
         limits: Limits,
         passed: Sequence[int] = (),
@@ -91,7 +91,7 @@ class Sandbox:
     ) -> None:
         bounds = (limits.memory_bytes, limits.processes, int(limits.seconds) + 2, _SCRATCH_BYTES, _own_user())
         with MemoryFile(wire.pack((bounds, orders))) as descriptor:
-            script = f"from grpo_core.rewards.inside.{module} import main; main()"
+            script = f"from {module.__name__} import main; main()"
             self.process = subprocess.Popen(
                 [*_command(), "-c", script, str(descriptor)],
                 stdin=subprocess.DEVNULL if standard_input is None else standard_input,
@@ -154,11 +154,13 @@ def why_unusable() -> str | None:
         return f"needs bubblewrap, which is not installed; {_INSTALL}"
     ready, ready_end = os.pipe()
     try:
-        with Sandbox("program", ((("",),), ready_end), Limits(10.0, 1 << 30, 8, 1 << 10), [ready_end]) as trial:
+        with Sandbox(program, ((("",),), ready_end), Limits(10.0, 1 << 30, 8, 1 << 10), [ready_end]) as trial:
             os.close(ready_end)
             if os.read(ready, 1):
                 return None
-            return f"needs bubblewrap, which can't make its namespaces here ({trial.failure()}); allow them on this machine"
+            return (
+                f"needs bubblewrap, which can't make its namespaces here ({trial.failure()}); allow them to this user"
+            )
     finally:
         os.close(ready)
 
@@ -205,8 +207,8 @@ def _command() -> tuple[str, ...]:
         command += ["--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID"]
     else:
         command += ["--unshare-all"]
-    for folder in (*reversed(Path(sys.base_prefix).parents), *reversed(Path(_MOUNTED).parents)):
-        if folder != Path("/"):
+    for place in (*_LIBRARIES, sys.base_prefix, _MOUNTED):
+        for folder in [*reversed(Path(place).parents)][1:]:
             command += ["--perms", "0755", "--dir", str(folder)]  # not as closed as the real one, /root say
     for place in dict.fromkeys((*_LIBRARIES, sys.base_prefix)):
         command += ["--ro-bind-try", place, place]

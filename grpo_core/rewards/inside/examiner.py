@@ -4,16 +4,21 @@ Tests come from a data set, so this process is sandboxed as well; but no code of
 ``ready``, then ``ok``, ``wrong WHY`` or ``error WHY``, one line each, on a descriptor that the code does not have.
 """
 
+from __future__ import annotations
+
 import builtins
 import os
 import sys
 import types
-from collections.abc import Callable, Sequence
-from typing import Any
 
 from grpo_core.rewards.inside.confine import confine, seed_random
 from grpo_core.rewards.inside.peer import Broken, Peer
 from grpo_core.rewards.inside.remote import OPERATIONS
+
+TYPE_CHECKING = False  # importing typing would take a third of the start
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from typing import Any
 
 _MODULE = "__main__"
 _USUAL_MODULES = ("math", "collections", "itertools", "functools", "copy", "typing")
@@ -24,7 +29,7 @@ class _Unusable(Exception):
     """The tests themselves are at fault."""
 
 
-class _Names(dict[str, Any]):
+class _Names(dict):  # type: ignore[type-arg]  # their name is not there when this runs
     """The tests' namespace. A name that they don't define is looked for in the standard library, then in the code."""
 
     def __init__(self, entry_point: str, peer: Peer) -> None:
@@ -58,7 +63,7 @@ def _in_math(name: str) -> bool:
 
 def main() -> None:
     """Serves one check."""
-    tests, helpers, entry_point, source_end, sink_end, verdict_end, most_bytes = confine()
+    tests, to_run, helpers, entry_point, source_end, sink_end, verdict_end, most_bytes = confine()
 
     def say(line: str) -> None:
         os.write(verdict_end, " ".join(line.split())[:_DETAIL].encode("utf-8", "replace") + b"\n")
@@ -70,32 +75,33 @@ def main() -> None:
         os._exit(1)  # nothing of the code has run yet
     say("ready")
     try:
-        say(_verdict(tests, helpers, entry_point, peer))
-    finally:
-        os._exit(0)
+        line = _verdict(tests, to_run, helpers, entry_point, peer)
+    except BaseException as error:  # no memory is left to say more about it
+        line = f"wrong {type(error).__name__}"
+    say(line)
+    os._exit(0)
 
 
-def _verdict(tests: Sequence[str], helpers: str, entry_point: str, peer: Peer) -> str:
+def _verdict(tests: Sequence[str], to_run: Sequence[str], helpers: str, entry_point: str, peer: Peer) -> str:
     try:
-        _examine(tests, helpers, entry_point, peer)
+        _examine(tests, to_run, helpers, entry_point, peer)
     except _Unusable as error:
         return f"error {error}"
     except BaseException as error:
         if peer.broken:
             return f"wrong the code can't be asked any more: {peer.broken}"
-        theirs = hasattr(error, "is_theirs")
-        if isinstance(error, ImportError) and not theirs:
+        if isinstance(error, ImportError) and not hasattr(error, "is_theirs"):
             return f"error the tests can't be run: {error}"
-        what = f"{type(error).__name__}: {_first_line(error)}" if theirs or str(error) else type(error).__name__
-        return f"wrong {what}{_place(error, tests)}"
+        said = str(error).split("\n", 1)[0]
+        return f"wrong {type(error).__name__}{said and f': {said}'}{_place(error, tests)}"
     return f"wrong the code can't be asked any more: {peer.broken}" if peer.broken else "ok"
 
 
-def _examine(tests: Sequence[str], helpers: str, entry_point: str, peer: Peer) -> None:
+def _examine(tests: Sequence[str], to_run: Sequence[str], helpers: str, entry_point: str, peer: Peer) -> None:
     """Returns when every test has passed."""
     try:
-        compiled = [compile(test, f"<test {number}>", "exec") for number, test in enumerate(tests)]
-        trusted = compile(helpers, "<helpers>", "exec")
+        compiled = [compile(test, f"<test {number}>", "exec", dont_inherit=True) for number, test in enumerate(tests)]
+        trusted = compile(helpers, "<helpers>", "exec", dont_inherit=True)
     except (SyntaxError, ValueError) as error:
         raise _Unusable(f"the tests can't be compiled: {error}") from error
     peer.ask("load")
@@ -113,27 +119,24 @@ def _examine(tests: Sequence[str], helpers: str, entry_point: str, peer: Peer) -
         except SystemExit as leave:
             if hasattr(leave, "is_theirs") or (called() and leave.code not in (None, 0, False)):
                 raise
-    if not called():
-        _run_defined(names, entry_point)
+    for name in to_run:
+        _run_defined(name, names, entry_point)
     if not called():
         raise _Unusable("the tests never call the code")
 
 
-def _run_defined(names: _Names, entry_point: str) -> None:
-    """Runs what the tests define but don't run: HumanEval's ``check``, functions ``test_…``, ``TestCase`` classes."""
-    if isinstance(names.get("check"), types.FunctionType):
+def _run_defined(name: str, names: _Names, entry_point: str) -> None:
+    """Runs what the tests define but don't run, if it is a test."""
+    value = names.get(name)
+    if name == "check" and isinstance(value, types.FunctionType):
         if not entry_point:
             raise _Unusable("the tests' check() needs an entry_point")
-        names["check"](names[entry_point])
-    for name, value in list(names.items()):
-        if name.startswith("test_") and isinstance(value, types.FunctionType):
-            if value.__code__.co_argcount == len(value.__defaults__ or ()):
-                value()
-    unittest = sys.modules.get("unittest")
-    if unittest is None:
-        return
-    for value in list(names.values()):
-        if isinstance(value, type) and issubclass(value, unittest.TestCase) and value.__module__ == _MODULE:
+        value(names[entry_point])
+    elif name.startswith("test") and isinstance(value, types.FunctionType):
+        value()
+    elif isinstance(value, type) and "unittest" in sys.modules:
+        unittest = sys.modules["unittest"]
+        if issubclass(value, unittest.TestCase):
             outcome = unittest.TestResult()
             unittest.defaultTestLoader.loadTestsFromTestCase(value).run(outcome)
             assert outcome.wasSuccessful(), "".join(text for _, text in outcome.failures + outcome.errors)[-_DETAIL:]
@@ -170,10 +173,6 @@ def _permitted() -> dict[str, Callable[..., Any]]:
     permitted = {name: own(OPERATIONS[name], named=True) for name in ("get", "set")}
     permitted |= {name: own(OPERATIONS[name], named=False) for name in ("len", "bool", "str", "repr", "getitem")}
     return permitted | {name: OPERATIONS[name] for name in ("call", "iter", "next")}
-
-
-def _first_line(error: BaseException) -> str:
-    return str(error).split("\n", 1)[0]
 
 
 def _place(error: BaseException, tests: Sequence[str]) -> str:

@@ -5,15 +5,20 @@ Anything else goes as a number, and the other end holds a ``Remote`` for it. A f
 eight bytes of length, and one message of ``wire``.
 """
 
+from __future__ import annotations
+
 import builtins
 import operator
 import os
 import sys
-from collections.abc import Callable, Mapping
-from typing import Any, NoReturn
 
-from grpo_core.rewards.inside.remote import OPERATIONS, REMOTES
+from grpo_core.rewards.inside.remote import OPERATIONS, REMOTES, Remote
 from grpo_core.rewards.inside.wire import Malformed, Reader, Writer
+
+TYPE_CHECKING = False  # importing typing would take a third of the start
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from typing import Any, NoReturn
 
 _HEADER = 9
 _CHUNK = 1 << 20
@@ -106,9 +111,7 @@ class Peer:
         except BaseException as error:
             reply = (number, False, self._described(error))
         changed = [
-            index
-            for index, container in enumerate(reader.containers)
-            if not _same(before[index], _contents(container))
+            index for index, container in enumerate(reader.containers) if not _same(before[index], _contents(container))
         ]
         try:
             message = self._writer(reader.containers).message(reply, changed)
@@ -121,6 +124,8 @@ class Peer:
 
     def _export(self, value: Any) -> str:
         theirs = self._their_numbers.get(id(value))
+        if theirs is None and isinstance(value, Remote):
+            theirs = object.__getattribute__(value, "_Remote__number")
         if theirs is not None:
             return f"r{theirs}"
         number = self._numbers.get(id(value))
@@ -133,11 +138,15 @@ class Peer:
             return f"h{number}t"
         if hasattr(type(value), "__next__"):
             return f"h{number}i"
+        if hasattr(type(value), "__await__"):
+            return f"h{number}a"
         return f"h{number}{'c' if callable(value) else 'o'}"
 
     def _adopt(self, token: str) -> Any:
         digits = token[1:].rstrip("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
         number, kind = int(digits), token[1 + len(digits) :]
+        if not digits.isdecimal():
+            raise Malformed("an object without a number")
         if token[0] == "r":
             return self._own[number]
         if number not in self._theirs:
@@ -154,10 +163,11 @@ class Peer:
         return (kind.__module__ if known else "", kind.__name__ if known else kind, arguments, facts)
 
     def _rebuilt(self, description: tuple[Any, ...]) -> BaseException:
+        kind: Any
         match description:
             case (str() as module, name, tuple() as arguments, dict() as facts):
                 kind = name if isinstance(name, type) else _exception_class(module, str(name))
-                if kind is None:
+                if kind is None or not issubclass(kind, BaseException):
                     kind = Exception
             case _:
                 self._break("no exception")
@@ -167,7 +177,8 @@ class Peer:
             error = kind.__new__(kind)
             error.args = arguments
         for fact, value in facts.items():
-            setattr(error, str(fact), value)
+            if isinstance(fact, str) and fact.isidentifier() and fact[0] != "_":
+                setattr(error, fact, value)
         error.is_theirs = True  # type: ignore[attr-defined]
         return error
 

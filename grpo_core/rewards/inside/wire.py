@@ -12,10 +12,15 @@ Record: ``L D S A Q C O`` an empty list, dict, set, bytearray, deque, Counter or
 slot 3; ``<3`` the new contents of container 3 of the message that is answered; ``!`` the message itself, last.
 """
 
+from __future__ import annotations
+
 import sys
 from collections import Counter, OrderedDict, deque
-from collections.abc import Callable, Sequence
-from typing import Any
+
+TYPE_CHECKING = False  # importing typing would take a third of the start
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from typing import Any
 
 
 class Malformed(Exception):
@@ -28,6 +33,7 @@ _MUTABLE: dict[str, type] = {
 _LETTERS = {kind: letter for letter, kind in _MUTABLE.items()}
 _BUILTIN = (int, float, str, bytes, list, dict, set, bytearray, tuple, frozenset, deque)
 _VIEWS = {"keys": type({}.keys()), "values": type({}.values()), "items": type({}.items())}
+_DEEPEST = 2_000  # tuples in tuples; the interpreter hashes them recursively and unguarded
 _STANDARD = {"datetime": ("date", "time", "datetime", "timedelta"), "decimal": ("Decimal",), "fractions": ("Fraction",)}
 
 
@@ -88,7 +94,7 @@ class Writer:
             self._record(head, self._contents(container))
         self._record("!", [root])
         text = "\n".join(self._lines).encode()
-        return b"%d\n%b%b" % (len(text), text, self._blob)
+        return b"%d\n%b%b" % (len(text), text, bytes(self._blob))
 
     def _record(self, head: str, tokens: Sequence[str]) -> None:
         self._lines.append(f"{head} {' '.join(tokens)}" if tokens else head)
@@ -189,10 +195,10 @@ def _put_together(name: object, *parts: Any) -> Any:
             return dict(enumerate(values)).values()
         case "items", (tuple() as items,):
             return dict(items).items()
-        case ("date" | "time" | "datetime"), (str() as text,):
+        case (("date" | "time" | "datetime"), (str() as text,)):
             import datetime
 
-            kinds = {"date": datetime.date, "time": datetime.time, "datetime": datetime.datetime}
+            kinds: dict[str, Any] = {"date": datetime.date, "time": datetime.time, "datetime": datetime.datetime}
             return kinds[str(name)].fromisoformat(text)
         case "timedelta", (int(), int(), int()):
             import datetime
@@ -221,6 +227,7 @@ class Reader:
         self._adopt = adopt
         self._answered = answered
         self._slots: list[Any] = []
+        self._depths: dict[int, int] = {}
         self._blob = b""
         self.containers: list[Any] = []
 
@@ -253,6 +260,11 @@ class Reader:
             self._slots.append(made)
             return
         parts = [self._of(token) for token in tokens]
+        if head in ("T", "Z", "X"):
+            depth = 1 + max((self._depths.get(_index(token), 0) for token in tokens if token[0] == "@"), default=0)
+            if depth > _DEEPEST:
+                raise Malformed("too deep")
+            self._depths[len(self._slots)] = depth
         if head == "T":
             self._slots.append(tuple(parts))
         elif head == "Z":
