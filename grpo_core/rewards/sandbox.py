@@ -201,7 +201,8 @@ def _command() -> tuple[str, ...]:
     python = Path(sys.base_prefix, "bin", f"python{sys.version_info.major}.{sys.version_info.minor}")
     if not python.exists():
         python = Path(sys.executable).resolve()
-    command = ["bwrap", "--die-with-parent", "--new-session"]
+    bubblewrap = shutil.which("bwrap") or "bwrap"
+    command = [bubblewrap, "--die-with-parent", "--new-session"]
     if _is_rooted():
         command += ["--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts", "--unshare-cgroup-try"]
         command += ["--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID"]
@@ -218,7 +219,7 @@ def _command() -> tuple[str, ...]:
             command += ["--tmpfs", str(Path(sys.base_prefix, packages))]
             command += ["--remount-ro", str(Path(sys.base_prefix, packages))]
     command += ["--ro-bind", str(_INSIDE), _MOUNTED, "--dev", "/dev"]
-    if "--size" in subprocess.run(["bwrap", "--help"], capture_output=True, text=True).stdout:
+    if "--size" in subprocess.run([bubblewrap, "--help"], capture_output=True, text=True).stdout:
         command += ["--perms", "1777", "--size", str(_SCRATCH_BYTES), "--tmpfs", "/tmp"]
     else:
         command += ["--dir", "/tmp"]  # an older bubblewrap can't bound it: then there is no place to write at all
