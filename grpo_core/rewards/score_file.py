@@ -16,8 +16,8 @@ def score_file(path: str | Path, config: RewardConfig) -> Iterator[tuple[str, Sc
     """Yields ``(id, score)`` for each row of ``path``, in order, holding one batch of rows at a time.
 
     A row is an object with ``response`` and ``gold`` (text, or a number for the gold) or, for code, ``tests``; and, if
-    it likes, ``id`` and ``prompt``. The id falls back on the line number. All else goes to ``Sample.extra``. Blank lines
-    are passed over.
+    it likes, ``id`` and ``prompt``. The id falls back on the line number. All else goes to ``Sample.extra``. Blank
+    lines are passed over.
 
     Raises:
         UserError: for a file that is not there, a line that is no JSON object, a key missing or of a wrong type.

@@ -101,7 +101,8 @@ class Writer:
 
     def _contents(self, container: Any) -> list[str]:
         if isinstance(container, dict):
-            return [self._token(part) for pair in dict.items(container) for part in pair]
+            items = OrderedDict.items if isinstance(container, OrderedDict) else dict.items
+            return [self._token(part) for pair in items(container) for part in pair]
         if isinstance(container, bytearray):
             return [self._token(bytes(container))]
         kind = next(kind for kind in (list, set, deque) if isinstance(container, kind))
@@ -180,7 +181,8 @@ def _taken_apart(value: Any, kind: type) -> tuple[Any, ...] | None:
             return ("Fraction", value.numerator, value.denominator)
         case "timedelta":
             return ("timedelta", value.days, value.seconds, value.microseconds)
-    return (kind.__name__, value.isoformat()) if getattr(value, "tzinfo", None) is None else None
+    is_plain = getattr(value, "tzinfo", None) is None and not getattr(value, "fold", 0)
+    return (kind.__name__, value.isoformat()) if is_plain else None
 
 
 def _put_together(name: object, *parts: Any) -> Any:
@@ -315,7 +317,8 @@ def _fill(container: Any, parts: list[Any]) -> None:
         container.update(parts)
     elif isinstance(container, dict):
         container.clear()
-        dict.update(container, zip(parts[::2], parts[1::2], strict=True))
+        for key, value in zip(parts[::2], parts[1::2], strict=True):
+            container[key] = value
     elif isinstance(container, bytearray) and len(parts) == 1 and type(parts[0]) is bytes:
         container[:] = parts[0]
     else:
