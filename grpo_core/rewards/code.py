@@ -99,10 +99,13 @@ def _check(sample: Sample, limits: Limits, retries: int) -> tuple[str | None, Fi
     if not code:
         return None, Finding(Verdict.UNPARSABLE, "no code found")
     for _ in range(retries + 1):
-        if functions:
-            finding = check_function(code, functions, not_run(functions), prompt.helpers, entry_point, limits)
-        else:
-            finding = _check_programs(code, [test for test in tests if isinstance(test, StdinTest)], limits)
+        try:
+            if functions:
+                finding = check_function(code, functions, not_run(functions), prompt.helpers, entry_point, limits)
+            else:
+                finding = _check_programs(code, [test for test in tests if isinstance(test, StdinTest)], limits)
+        except OSError as error:  # no process or descriptor is left to start one more
+            finding = Finding(Verdict.ERROR, f"the sandbox did not start: {error.strerror}")
         if finding.verdict.is_finding:
             break
     return code[0][-1], finding

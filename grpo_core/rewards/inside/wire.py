@@ -101,8 +101,10 @@ class Writer:
 
     def _contents(self, container: Any) -> list[str]:
         if isinstance(container, dict):
-            items = OrderedDict.items if isinstance(container, OrderedDict) else dict.items
-            return [self._token(part) for pair in items(container) for part in pair]
+            pairs: Any = dict.items(container)
+            if isinstance(container, OrderedDict):
+                pairs = OrderedDict.items(container)  # in its own order, which dict.items does not know
+            return [self._token(part) for pair in pairs for part in pair]
         if isinstance(container, bytearray):
             return [self._token(bytes(container))]
         kind = next(kind for kind in (list, set, deque) if isinstance(container, kind))

@@ -15,6 +15,7 @@ from grpo_core.rewards.verdict import Sample, Score, Verdict
 
 pytestmark = pytest.mark.skipif(sandbox.why_unusable() is not None, reason=f"the code reward {sandbox.why_unusable()}")
 QUICK = CodeConfig(timeout_seconds=1.0, memory_mib=512, workers=4)
+PATIENT = CodeConfig(timeout_seconds=20.0, workers=4)
 
 
 def score(rows: Mapping[str, tuple[str, Mapping[str, object]]], config: CodeConfig = QUICK) -> dict[str, Score]:
@@ -22,7 +23,7 @@ def score(rows: Mapping[str, tuple[str, Mapping[str, object]]], config: CodeConf
     return dict(zip(rows, code_reward(config)(samples), strict=True))
 
 
-def one(response: str, prompt: str = "", config: CodeConfig = QUICK, **extra: object) -> Score:
+def one(response: str, prompt: str = "", config: CodeConfig = PATIENT, **extra: object) -> Score:
     (found,) = code_reward(config)([Sample("1", response, "", prompt, extra=extra)])
     return found
 
@@ -36,12 +37,13 @@ def test_no_cheat_is_paid_and_each_is_a_finding() -> None:
 
 def test_right_answers_are_paid_however_they_are_written() -> None:
     texts = {**RIGHT_ANSWERS, "windows lines": f"```python\n{BODY}```".replace("\n", "\r\n")}
-    found = score({name: (text, {"tests": ADD, "entry_point": "add"}) for name, text in texts.items()})
+    found = score({name: (text, {"tests": ADD, "entry_point": "add"}) for name, text in texts.items()}, PATIENT)
     assert {name: (s.verdict.value, s.detail) for name, s in found.items() if s.reward != 1.0} == {}
 
 
 def test_right_functions_are_paid_whatever_goes_in_and_out() -> None:
-    found = score({name: (f"```python\n{code}\n```", {"tests": tests}) for name, (code, tests) in FUNCTIONS.items()})
+    rows = {name: (f"```python\n{code}\n```", {"tests": tests}) for name, (code, tests) in FUNCTIONS.items()}
+    found = score(rows, PATIENT)
     assert {name: (s.verdict.value, s.detail) for name, s in found.items() if s.reward != 1.0} == {}
 
 
@@ -59,7 +61,7 @@ def test_programs_are_judged_by_what_they_print() -> None:
         name: (f"```python\n{code}\n```", {"tests": [{"input": given, "output": wanted}], "mode": "stdin"})
         for name, (code, given, wanted, _) in PROGRAMS.items()
     }
-    found = score(rows)
+    found = score(rows, CodeConfig(timeout_seconds=2.0, memory_mib=512, output_kib=512, workers=4))
     assert {name: s.verdict.value for name, s in found.items()} == {name: case[3] for name, case in PROGRAMS.items()}
 
 
@@ -121,7 +123,7 @@ def test_mbpp_references_pass() -> None:
 
 
 def refused(samples: Sequence[Sample]) -> dict[str, str]:
-    found = code_reward(CodeConfig(workers=4))(samples)
+    found = code_reward(PATIENT)(samples)
     return {sample.id: s.detail for sample, s in zip(samples, found, strict=True) if s.verdict is not Verdict.OK}
 
 
@@ -239,7 +241,7 @@ def test_a_sandbox_that_does_not_start_is_an_error(monkeypatch: pytest.MonkeyPat
     found = check_function([(BODY,)], ADD, (), "", "add", LIMITS)
     assert found.verdict is Verdict.ERROR
     assert "did not start: no namespaces" in found.detail
-    monkeypatch.setattr(sandbox, "_command", lambda: ("sleep", "60"))
+    monkeypatch.setattr(sandbox, "_command", lambda: ("sh", "-c", "exec sleep 60"))
     monkeypatch.setattr(code_check, "_START_SECONDS", 0.3)
     assert check_function([(BODY,)], ADD, (), "", "add", LIMITS).verdict is Verdict.TIMEOUT
 
