@@ -228,7 +228,7 @@ def test_tests_may_be_json_text() -> None:
 
 
 def test_equal_responses_get_equal_scores() -> None:
-    code = "```python\nimport random\ndef f(): return random.random(), list({'a', 'b', 'c', 'd', 'e'})\n```"
+    code = "import random\ndef f(): return random.random(), list({'a', 'b', 'c', 'd', 'e'}), str(object()), f\n"
     seen = {one(code, tests=["raise ValueError(f())"]).detail for _ in range(3)}
     assert len(seen) == 1
 
