@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType, TracebackType
@@ -20,6 +21,7 @@ from typing import Self
 
 from grpo_core.errors import NotHere
 from grpo_core.rewards.inside import program, wire
+from grpo_core.rewards.syscalls import filter_program
 
 _INSIDE = Path(__file__).with_name("inside")
 _HARNESS = "/harness"
@@ -90,14 +92,18 @@ class Sandbox:
         standard_output: int | None = None,
     ) -> None:
         bounds = (limits.memory_bytes, limits.processes, int(limits.seconds) + 2, _SCRATCH_BYTES, _own_user())
-        with MemoryFile(wire.pack((bounds, orders))) as descriptor:
-            script = f"from {module.__name__} import main; main()"
+        script = f"from {module.__name__} import main; main()"
+        with ExitStack() as stack:
+            descriptor = stack.enter_context(MemoryFile(wire.pack((bounds, orders))))
+            rules = filter_program()
+            filtered = [] if rules is None else [stack.enter_context(MemoryFile(rules))]
+            seccomp = [argument for number in filtered for argument in ("--seccomp", str(number))]
             self.process = subprocess.Popen(
-                [*_command(), "-c", script, str(descriptor)],
+                [*_bubblewrap(), *seccomp, *_python(), "-c", script, str(descriptor)],
                 stdin=subprocess.DEVNULL if standard_input is None else standard_input,
                 stdout=subprocess.DEVNULL if standard_output is None else standard_output,
                 stderr=subprocess.PIPE,
-                pass_fds=[descriptor, *passed],
+                pass_fds=[descriptor, *filtered, *passed],
                 env=_ENVIRONMENT,
                 bufsize=0,
             )
@@ -196,11 +202,15 @@ def _own_user() -> int | None:
 
 
 @functools.cache
-def _command() -> tuple[str, ...]:
-    """bubblewrap with all its arguments, and Python's own, up to what it is to run."""
+def _python() -> tuple[str, ...]:
+    """The interpreter below any virtual environment, with its options, up to what it is to run."""
     python = Path(sys.base_prefix, "bin", f"python{sys.version_info.major}.{sys.version_info.minor}")
-    if not python.exists():
-        python = Path(sys.executable).resolve()
+    return str(python if python.exists() else Path(sys.executable).resolve()), "-s", "-S", "-P", "-B"
+
+
+@functools.cache
+def _bubblewrap() -> tuple[str, ...]:
+    """bubblewrap with its arguments."""
     bubblewrap = shutil.which("bwrap") or "bwrap"
     command = [bubblewrap, "--die-with-parent", "--new-session"]
     if _is_rooted():
@@ -220,11 +230,12 @@ def _command() -> tuple[str, ...]:
             command += ["--remount-ro", str(Path(sys.base_prefix, packages))]
     command += ["--ro-bind", str(_INSIDE), _MOUNTED, "--dev", "/dev"]
     if "--size" in subprocess.run([bubblewrap, "--help"], capture_output=True, text=True).stdout:
-        command += ["--perms", "1777", "--size", str(_SCRATCH_BYTES), "--tmpfs", "/tmp"]
+        for place in ("/tmp", "/dev/shm"):  # the second for the locks of multiprocessing
+            command += ["--perms", "1777", "--size", str(_SCRATCH_BYTES), "--tmpfs", place]
     else:
         command += ["--dir", "/tmp"]  # an older bubblewrap can't bound it: then there is no place to write at all
     command += ["--remount-ro", "/dev", "--remount-ro", "/", "--chdir", "/tmp"]
-    return (*command, str(python), "-s", "-S", "-P", "-B")
+    return tuple(command)
 
 
 _snapshot: tuple[float, dict[int, list[int]]] = (0.0, {})

@@ -237,11 +237,11 @@ LIMITS = Limits(0.2, 1 << 29, 32, 1 << 20)
 
 
 def test_a_sandbox_that_does_not_start_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sandbox, "_command", lambda: ("sh", "-c", "echo no namespaces >&2; exit 1"))
+    monkeypatch.setattr(sandbox, "_bubblewrap", lambda: ("sh", "-c", "echo no namespaces >&2; exit 1"))
     found = check_function([(BODY,)], ADD, (), "", "add", LIMITS)
     assert found.verdict is Verdict.ERROR
     assert "did not start: no namespaces" in found.detail
-    monkeypatch.setattr(sandbox, "_command", lambda: ("sh", "-c", "exec sleep 60"))
+    monkeypatch.setattr(sandbox, "_bubblewrap", lambda: ("sh", "-c", "exec sleep 60"))
     monkeypatch.setattr(code_check, "_START_SECONDS", 0.3)
     assert check_function([(BODY,)], ADD, (), "", "add", LIMITS).verdict is Verdict.TIMEOUT
 
