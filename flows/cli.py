@@ -131,7 +131,9 @@ def status(run: RunArgument, as_json: JsonOption = False) -> None:
 
 @app.command()
 def score(
-    file: Annotated[Path, typer.Argument(metavar="FILE.jsonl", help="Rows of response and gold (id is optional).")],
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE.jsonl", help="Rows of response and gold, or tests for code; id is optional.")
+    ],
     reward: Annotated[str, typer.Option("--reward", help="A reward's name, or package.module:function.")] = "math",
     as_json: JsonOption = False,
 ) -> None:

