@@ -17,6 +17,7 @@ from typing import Any
 
 import fsspec
 from fsspec.implementations.local import LocalFileSystem
+from safetensors import SafetensorError
 
 from grpo_core import faults
 from grpo_core.errors import UserError
@@ -164,10 +165,11 @@ class Store:
                 yield scratch
             finally:
                 shutil.rmtree(scratch, ignore_errors=True)
-        except OSError as error:
+        except (OSError, SafetensorError) as error:  # the latter is how a full disk sounds when weights are saved
+            reason = getattr(error, "strerror", None) or error
             raise UserError(
-                f"'{posixpath.join(self.uri, relative)}' can't be written ({error.strerror or error}); free or unlock "
-                "the disk and run the same command again, finished work is kept."
+                f"'{posixpath.join(self.uri, relative)}' can't be written ({reason}); free or unlock the disk and run "
+                "the same command again, finished work is kept."
             ) from error
 
     def _put(self, source: Path, relative: str) -> FileRecord:

@@ -36,6 +36,7 @@ def mlflow_record(run: Path) -> dict[str, Any]:
     from mlflow import MlflowClient
 
     client = MlflowClient(f"sqlite:///{run.parent}/mlflow.db")
+    history = client.get_metric_history
     identity = json.loads((run / "run.json").read_text())["run_id"]
     experiment = client.get_experiment_by_name("grpo-rounds")
     assert experiment is not None
@@ -51,7 +52,7 @@ def mlflow_record(run: Path) -> dict[str, Any]:
             "params": dict(mirrored.data.params),
             "tags": sorted(tag for tag in tags if not tag.startswith("mlflow.user")),
             "metrics": {
-                key: sorted((point.step, point.value) for point in client.get_metric_history(run_id, key))
+                key: sorted((p.step, 0 if key.startswith("seconds/") else p.value) for p in history(run_id, key))
                 for key in mirrored.data.metrics
             },
             "inputs": sorted(item.dataset.digest for item in mirrored.inputs.dataset_inputs),
