@@ -1,26 +1,43 @@
-"""Is an extracted answer equal to the gold? A cheap exact check first, math-verify 0.9.0 for the rest.
+r"""Is an extracted answer equal to the gold? Text and exact numbers first, then readings of both, then math-verify 0.9.0.
 
 ``quick_check`` runs in the caller and takes microseconds. ``full_check`` runs only in a worker process that can be
-killed (``workers``): computer algebra has no bound on its time. Nothing that a model wrote is ever evaluated as code:
+killed (``workers``): it reads both sides itself (``structure``, ``equality``), which is bounded, and asks math-verify
+about what it cannot read, and computer algebra has no bound on its time. Nothing that a model wrote is ever evaluated as code:
 sympy turns number literals into Python source and calls ``eval`` on it, so a worker puts ``build_only`` there.
+
+The conventions where labelled data disagrees stand in ``equality`` (percent, decimals, lists, equations), ``units``,
+``structure`` (commas) and ``extract`` (what counts as the final answer).
 """
 
 import ast
 import operator
+import re
 from collections.abc import Callable
 from fractions import Fraction
 from typing import Any
 
-from grpo_core.rewards.normalise import bare, number, plain
+from grpo_core.rewards.choices import Choice, choice
+from grpo_core.rewards.equality import same
+from grpo_core.rewards.expression import TooLargeError, UnreadableError
+from grpo_core.rewards.extract import final_answer
+from grpo_core.rewards.normalise import bare, canonical, number, plain
+from grpo_core.rewards.structure import BrokenError, Reading, Words, read
+from grpo_core.rewards.units import conversion, without_unit
 from grpo_core.rewards.verdict import Verdict
 
-MATH_VERSION = 1
+MATH_VERSION = 2
 """Part of the reward fingerprint: raise it whenever extraction, normalisation or this check may change a verdict."""
 
 MAX_ANSWER_CHARS = 2_000
-"""A longer answer cannot be read as one."""
+"""A longer answer cannot be read as one, unless it is plain arithmetic."""
 
-_DECIMALS_COMPARED = 6  # math-verify rounds decimals to as many places, so coarser ones can be told apart exactly
+MAX_ARITHMETIC_CHARS = 45_000
+"""Longest sum or product of numbers that is worked out; a request to a worker then fits into a pipe."""
+
+_DECIMALS_COMPARED = 6  # coarser decimals than these are told apart exactly
+_PROSE_WORDS = 5  # a gold of more words is no answer that another text could be compared with
+_ARITHMETIC_TEXT = re.compile(r"[-+*/().\s0-9]*")
+_GOLD_BOX = re.compile(r"\\(?:boxed|fbox)\s*\{|\banswer is\b")
 _ARITHMETIC: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
@@ -33,34 +50,100 @@ _ARITHMETIC: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
 def quick_check(answer: str, gold: str) -> tuple[Verdict, str] | None:
     """The verdict and its reason where text or exact fractions decide it; None where a full check is needed.
 
-    Takes raw texts. Equal spellings and equal numbers are ``ok``; ``50%`` counts as ``50`` here, and only as that.
-    Two integers, quotients or short decimals that differ are ``wrong``.
+    Takes raw texts. Equal spellings, equal letters of a choice and equal numbers are ``ok``; ``50%`` counts as ``50``
+    here, and only as that. Two integers, quotients or short decimals that differ are ``wrong``.
     """
-    if len(answer.strip()) > MAX_ANSWER_CHARS:
-        return Verdict.UNPARSABLE, f"the answer is longer than {MAX_ANSWER_CHARS} characters"
+    if len(answer) > MAX_ANSWER_CHARS:
+        answer = answer.strip()
+        if len(answer) > MAX_ANSWER_CHARS:
+            if len(answer) > MAX_ARITHMETIC_CHARS or not _ARITHMETIC_TEXT.fullmatch(answer):
+                return Verdict.UNPARSABLE, f"the answer is longer than {MAX_ANSWER_CHARS} characters"
+            return None
+    gold = gold_answer(gold)
     if len(gold) > MAX_ANSWER_CHARS:
         return Verdict.ERROR, f"the gold is longer than {MAX_ANSWER_CHARS} characters"
     answer_plain, gold_plain = plain(answer), plain(gold)
+    if not gold_plain:
+        return Verdict.ERROR, "the gold is empty"
     if not answer_plain:
         return Verdict.UNPARSABLE, "the answer is empty"
     if answer_plain == gold_plain:
         return Verdict.OK, ""
     answer_number, gold_number = number(answer_plain.rstrip("% ")), number(gold_plain.rstrip("% "))
     if answer_number is None or gold_number is None:
-        return None
+        return _same_choice(answer, gold)
     if answer_number == gold_number:
         return Verdict.OK, ""
     if "%" in answer_plain + gold_plain or not _exactly_comparable(answer_number, gold_number):
         return None
-    return Verdict.WRONG, ""
+    return (Verdict.WRONG, "") if not {answer_plain.count(","), gold_plain.count(",")} - {0} else None
+
+
+def gold_answer(gold: str) -> str:
+    """The answer in a gold that is a whole solution: what stands in its boxes, else all of it."""
+    if _GOLD_BOX.search(gold):
+        found = final_answer(gold)
+        if found is not None:
+            return found.answer
+    return gold
 
 
 def full_check(answer: str, gold: str) -> tuple[Verdict, str]:
-    """The verdict of math-verify, and its reason. May run for ever and take any memory: only inside a worker.
+    """The verdict and its reason. May run for ever and take any memory: only inside a worker.
 
-    An answer that cannot be parsed is ``unparsable``; a gold that cannot be parsed is an ``error`` of the data. Values
-    that cannot be compared at all (a matrix and a number) are ``wrong``, with the reason kept.
+    An answer that cannot be read is ``unparsable``; a gold that cannot be read is an ``error`` of the data. Values
+    that cannot be compared at all (a matrix and a number) are ``wrong``.
     """
+    gold = gold_answer(gold)
+    ours, theirs = _reading(gold), _reading(answer)
+    if isinstance(ours, str) or (isinstance(ours, Words) and len(ours.text.split()) > _PROSE_WORDS):
+        return Verdict.ERROR, f"the gold cannot be read: {ours if isinstance(ours, str) else 'it is prose'}"
+    if isinstance(theirs, str):
+        return Verdict.UNPARSABLE, f"the answer cannot be read: {theirs}"
+    if ours is not None and theirs is not None:
+        try:
+            equal = same(ours, theirs)
+        except TooLargeError as error:
+            return Verdict.UNPARSABLE, str(error)
+        except UnreadableError:
+            equal = None
+        if equal is not None:
+            return (Verdict.OK if equal else Verdict.WRONG), ""
+    return _verified(answer, gold)
+
+
+def _reading(text: str) -> Reading | str | None:
+    """The reading; None where only math-verify may know it; a reason where nothing will."""
+    try:
+        return read(canonical(text))
+    except (BrokenError, TooLargeError) as error:
+        return str(error)
+    except UnreadableError:
+        return None
+
+
+def _same_choice(answer: str, gold: str) -> tuple[Verdict, str] | None:
+    """Compares letters of a multiple choice, where the gold is one."""
+    wanted, given = choice(canonical(gold)), choice(canonical(answer))
+    if wanted is None:
+        if given is not None and given.text and given.letter in canonical(answer)[:3] and number(plain(given.text)) is not None:
+            return quick_check(given.text, gold)
+        return None
+    if given is not None and given.letter == wanted.letter and _is_letter(wanted, gold):
+        return Verdict.OK, ""
+    if wanted.text and plain(answer).casefold() == plain(wanted.text).casefold():
+        return Verdict.OK, ""
+    if given is not None and _is_letter(wanted, gold) and _is_letter(given, answer):
+        return Verdict.WRONG, ""
+    return None
+
+
+def _is_letter(found: Choice, text: str) -> bool:
+    """Whether a letter is one of a choice, not the name of a variable: upper case, or set off as one."""
+    return bool(found.text) or found.letter in text or any(mark in text for mark in ").:(")
+
+
+def _verified(answer: str, gold: str) -> tuple[Verdict, str]:
     from math_verify import verify
 
     gold_parsed = _parsed(gold)

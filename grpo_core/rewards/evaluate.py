@@ -1,0 +1,420 @@
+r"""Values of expression trees: exact fractions where there are any, else many digits, always within a budget.
+
+Two trees are told apart by value. Constants are compared exactly, or at 60 and then 120 digits: a true zero of their
+difference shrinks with the precision, a tiny difference does not, so neither ``1/2004!`` and ``1/2006!`` nor
+``e^{\pi\sqrt{163}}`` and the whole number beside it are ever equal. Expressions with symbols are compared at fixed
+points, some positive only, some of mixed sign: two different analytic expressions agree at none of them but by a
+miracle. Where both are real at some point, only such points count, so ``\sqrt{1/n}`` is ``1/\sqrt{n}`` but
+``\sqrt{x^2}`` is not ``x``.
+"""
+
+import math
+from collections.abc import Mapping
+from fractions import Fraction
+from typing import Any
+
+import mpmath
+
+from grpo_core.rewards.expression import Node, TooLargeError, UnreadableError, symbols
+
+_MAX_BITS = 150_000  # of one exact number: 2006! has 19,000
+_MAX_WORK = 20_000_000  # bits touched by one exact evaluation
+_MAX_NODES = 3_000  # for evaluation at points
+_MAX_LOG = 1e7  # natural logarithm of the largest size of an inexact value
+_DIGITS = 60
+_AGREED = mpmath.mpf(10) ** -30
+_NONE = mpmath.mpf(10) ** -40
+_POINTS = 8
+_TRIGONOMETRIC = frozenset({"sin", "cos", "tan", "cot", "sec", "csc"})
+
+
+class InexactError(Exception):
+    """The value is no fraction, or has symbols."""
+
+
+class UndefinedError(Exception):
+    """There is no value here: a division by zero, an infinity, a pole."""
+
+
+def exact(tree: Node) -> Fraction:
+    """The value as a fraction.
+
+    Raises:
+        InexactError: it is irrational, or has symbols.
+        UndefinedError: it divides by zero.
+        TooLargeError: it would take too much work.
+    """
+    return _Exact().value(tree)
+
+
+class _Exact:
+    def __init__(self) -> None:
+        self.work = 0
+
+    def counted(self, value: Fraction) -> Fraction:
+        bits = value.numerator.bit_length() + value.denominator.bit_length()
+        self.work += bits
+        if bits > _MAX_BITS or self.work > _MAX_WORK:
+            raise TooLargeError("too large a number")
+        return value
+
+    def value(self, node: Node) -> Fraction:
+        match node.kind:
+            case "number":
+                return node.value
+            case "group" | "degrees":
+                return self.value(node.parts[0])
+            case "negate":
+                return -self.value(node.parts[0])
+            case "inverse":
+                below = self.value(node.parts[0])
+                if not below:
+                    raise UndefinedError("division by zero")
+                return 1 / below
+            case "add":
+                total = Fraction(0)
+                for part in node.parts:
+                    total = self.counted(total + self.value(part))
+                return total
+            case "multiply":
+                total = Fraction(1)
+                for part in node.parts:
+                    total = self.counted(total * self.value(part))
+                return total
+            case "power":
+                return self.counted(self.power(self.value(node.parts[0]), self.value(node.parts[1])))
+            case "factorial":
+                return self.counted(Fraction(_factorial(self.whole(node.parts[0]))))
+            case "mod":
+                return self.modulo(*node.parts)
+            case "root":
+                return _root(self.value(node.parts[0]), self.whole(node.parts[1]))
+            case "function":
+                return self.function(node)
+        raise InexactError(node.kind)
+
+    def whole(self, node: Node) -> int:
+        value = self.value(node)
+        if value.denominator != 1:
+            raise InexactError("no whole number")
+        return value.numerator
+
+    def power(self, base: Fraction, exponent: Fraction) -> Fraction:
+        if exponent.denominator != 1:
+            if base < 0 or exponent.denominator > 64:
+                raise InexactError("a root")
+            return self.power(_root(base, exponent.denominator), Fraction(exponent.numerator))
+        if not base:
+            if exponent < 0:
+                raise UndefinedError("division by zero")
+            return Fraction(1 if not exponent else 0)
+        if abs(base) == 1:
+            return base if exponent.numerator % 2 else Fraction(1)
+        size = max(base.numerator.bit_length(), base.denominator.bit_length())
+        if size * abs(exponent) > _MAX_BITS:
+            raise TooLargeError("too large a power")
+        return Fraction(base**exponent.numerator)
+
+    def modulo(self, left: Node, right: Node) -> Fraction:
+        modulus = self.value(right)
+        if modulus <= 0:
+            raise UndefinedError("no modulus")
+        while left.kind == "group":
+            left = left.parts[0]
+        if left.kind == "power" and modulus.denominator == 1:
+            base, exponent = self.value(left.parts[0]), self.value(left.parts[1])
+            if base.denominator == exponent.denominator == 1 and exponent >= 0:
+                return Fraction(pow(base.numerator, exponent.numerator, modulus.numerator))
+        return self.value(left) % modulus
+
+    def function(self, node: Node) -> Fraction:
+        match node.name:
+            case "sqrt":
+                return _root(self.value(node.parts[0]), 2)
+            case "abs":
+                return abs(self.value(node.parts[0]))
+            case "floor":
+                return Fraction(math.floor(self.value(node.parts[0])))
+            case "ceil":
+                return Fraction(math.ceil(self.value(node.parts[0])))
+            case "binom":
+                top, below = (self.whole(part) for part in node.parts)
+                if not 0 <= below <= top or min(below, top - below) > 10_000:
+                    raise InexactError("a binomial of its own kind")
+                return self.counted(Fraction(math.comb(top, below)))
+            case "gcd":
+                return Fraction(math.gcd(*map(self.whole, node.parts)))
+            case "lcm":
+                return Fraction(math.lcm(*map(self.whole, node.parts)))
+            case "max":
+                return max(map(self.value, node.parts))
+            case "min":
+                return min(map(self.value, node.parts))
+        raise InexactError(node.name)
+
+
+def same_value(first: Node, second: Node) -> bool | None:
+    """Whether two trees have one value; None where that cannot be told (both have no value, or one too large).
+
+    Raises:
+        TooLargeError: both are too large.
+    """
+    names = sorted(symbols(first) | symbols(second))
+    if not names:
+        return _same_constant(first, second)
+    _limited(first, second)
+    real: list[bool] = []
+    other: list[bool] = []
+    for point in range(_POINTS):
+        values = _point(names, point)
+        try:
+            with mpmath.workdps(_DIGITS):
+                one, two = _numeric(first, values), _numeric(second, values)
+                close = abs(one - two) <= max(_AGREED * max(abs(one), abs(two)), _NONE)
+                (real if _is_real(one) and _is_real(two) else other).append(bool(close))
+        except (UndefinedError, TooLargeError):
+            continue
+    seen = real if len(real) >= 2 else real + other
+    return all(seen) if len(seen) >= 2 else None
+
+
+def ratio(first: Node, second: Node) -> Fraction | mpmath.mpf | None:
+    """The constant that ``first`` is ``second`` times, as a real number other than zero; None where there is none."""
+    names = sorted(symbols(first) | symbols(second))
+    _limited(first, second)
+    found: list[Any] = []
+    for point in range(_POINTS):
+        try:
+            with mpmath.workdps(_DIGITS):
+                one, two = (_numeric(tree, _point(names, point)) for tree in (first, second))
+                if abs(two) > _NONE and abs(one) > _NONE:
+                    found.append(one / two)
+        except (UndefinedError, TooLargeError):
+            continue
+    if len(found) < (3 if names else 1):
+        return None
+    steady = all(abs(value - found[0]) <= _AGREED * abs(found[0]) for value in found) and _is_real(found[0])
+    return mpmath.re(found[0]) if steady else None
+
+
+def real_value(tree: Node) -> Any:
+    """A constant as a real number of 60 digits.
+
+    Raises:
+        InexactError: it has symbols.
+        UndefinedError: it has no value, or is not real.
+    """
+    if symbols(tree):
+        raise InexactError("symbols")
+    _limited(tree)
+    with mpmath.workdps(_DIGITS):
+        value = _numeric(tree, {})
+    if not _is_real(value):
+        raise UndefinedError("not real")
+    return mpmath.re(value)
+
+
+def _limited(*trees: Node) -> None:
+    waiting = list(trees)
+    count = 0
+    while waiting:
+        count += 1
+        waiting.extend(waiting.pop().parts)
+        if count > _MAX_NODES:
+            raise TooLargeError("too long an expression")
+
+
+def _same_constant(first: Node, second: Node) -> bool | None:
+    values: list[Fraction | None] = []
+    large = undefined = 0
+    for tree in (first, second):
+        try:
+            values.append(exact(tree))
+        except InexactError:
+            values.append(None)
+        except UndefinedError:
+            undefined += 1
+        except TooLargeError:
+            large += 1
+    if large == 2:
+        raise TooLargeError("both are too large")
+    if large or undefined:
+        return undefined == 2 and first == second
+    if values[0] is not None and values[1] is not None:
+        return values[0] == values[1]
+    _limited(first, second)
+    differences: list[Any] = []
+    try:
+        for digits in (_DIGITS, 2 * _DIGITS):
+            with mpmath.workdps(digits):
+                one, two = _numeric(first, {}), _numeric(second, {})
+                differences.append(abs(one - two))
+                if differences[0] > _AGREED * max(abs(one), abs(two)):
+                    return False
+    except UndefinedError:
+        return first == second
+    except TooLargeError:
+        return False
+    return bool(differences[1] <= differences[0] * _AGREED or (not differences[0] and differences[1] < _NONE))
+
+
+def _point(names: list[str], point: int) -> dict[str, Any]:
+    """Fixed, unround values for the symbols: points 0 to 2 positive, 3 to 5 of mixed sign, 6 and 7 large."""
+    values: dict[str, Any] = {}
+    for place, name in enumerate(names):
+        step = (place * 7 + point * 11 + 3) % 29
+        value = Fraction(1_000_003 + 76_543 * step + 1_237 * place, 1_299_709)
+        if point >= 6:
+            value = 3 + value * 5
+        elif point >= 3 and (place + point) % 2:
+            value = -value
+        values[name] = mpmath.mpf(value.numerator) / value.denominator
+    return values
+
+
+def _is_real(value: Any) -> bool:
+    return not isinstance(value, mpmath.mpc) or abs(value.imag) <= _AGREED * max(abs(value.real), _AGREED)
+
+
+def _numeric(node: Node, values: Mapping[str, Any], angle: bool = False) -> Any:
+    """The value in the current precision of mpmath; ``angle``: inside a trigonometric function, where degrees count."""
+    match node.kind:
+        case "number":
+            return mpmath.mpf(node.value.numerator) / node.value.denominator
+        case "symbol" | "call":
+            return values[node.name]
+        case "constant":
+            if node.name == "infinity":
+                raise UndefinedError("infinity")
+            return {"e": mpmath.e, "pi": mpmath.pi, "i": mpmath.mpc(0, 1)}[node.name] * mpmath.mpf(1)
+        case "group":
+            return _numeric(node.parts[0], values, angle)
+        case "degrees":
+            return _numeric(node.parts[0], values) * (mpmath.pi / 180 if angle else 1)
+        case "function":
+            inside = angle or node.name in _TRIGONOMETRIC
+            return _function(node.name, [_numeric(part, values, inside) for part in node.parts])
+    parts = [_numeric(part, values, angle) for part in node.parts]
+    match node.kind:
+        case "add":
+            return mpmath.fsum(parts)
+        case "multiply":
+            return _sized(mpmath.fprod(parts))
+        case "negate":
+            return -parts[0]
+        case "inverse":
+            if not parts[0]:
+                raise UndefinedError("division by zero")
+            return 1 / parts[0]
+        case "power":
+            return _power(parts[0], parts[1])
+        case "root":
+            if not parts[1]:
+                raise UndefinedError("no root")
+            if _is_real(parts[0]) and mpmath.re(parts[0]) < 0 and parts[1] in (3, 5, 7, 9):
+                return -_power(-parts[0], 1 / parts[1])
+            return _power(parts[0], 1 / parts[1])
+        case "factorial":
+            return _gamma(parts[0] + 1)
+        case "mod":
+            if not parts[1] or not (_is_real(parts[0]) and _is_real(parts[1])):
+                raise UndefinedError("no remainder")
+            return mpmath.fmod(mpmath.re(parts[0]), mpmath.re(parts[1]))
+    raise UndefinedError(node.kind)
+
+
+def _sized(value: Any) -> Any:
+    if abs(value) and not -_MAX_LOG < mpmath.log(abs(value)) < _MAX_LOG:
+        raise TooLargeError("too large a value")
+    return value
+
+
+def _power(base: Any, exponent: Any) -> Any:
+    if not base:
+        if mpmath.re(exponent) <= 0 and exponent:
+            raise UndefinedError("division by zero")
+        return mpmath.mpf(0 if exponent else 1)
+    if abs(exponent) * (abs(mpmath.log(abs(base))) + 4) > _MAX_LOG:
+        raise TooLargeError("too large a power")
+    return base**exponent
+
+
+def _gamma(value: Any) -> Any:
+    if abs(value) > 100_000:
+        raise TooLargeError("too large a factorial")
+    if _is_real(value) and mpmath.re(value) <= 0 and mpmath.isint(mpmath.re(value)):
+        raise UndefinedError("a pole")
+    return mpmath.gamma(value)
+
+
+def _function(name: str, parts: list[Any]) -> Any:
+    value = parts[0]
+    if abs(value) > 1e20 and name not in ("sqrt", "abs", "log", "ln", "lg", "max", "min", "floor", "ceil"):
+        raise TooLargeError("too large an argument")
+    try:
+        match name:
+            case "sqrt" | "sin" | "cos" | "tan" | "cot" | "sec" | "csc" | "sinh" | "cosh" | "tanh":
+                return getattr(mpmath, name)(value)
+            case "exp":
+                return _power(mpmath.e, value)
+            case "arcsin" | "arccos" | "arctan":
+                return getattr(mpmath, "a" + name.removeprefix("arc"))(value)
+            case "ln":
+                return _logarithm(value)
+            case "log" | "lg":
+                return _logarithm(value) / (_logarithm(parts[1]) if len(parts) > 1 else mpmath.log(10))
+            case "abs":
+                return abs(value)
+            case "floor" | "ceil":
+                return getattr(mpmath, name)(value)
+            case "max" | "min":
+                if not all(map(_is_real, parts)):
+                    raise UndefinedError("no order")
+                return (max if name == "max" else min)(map(mpmath.re, parts))
+            case "binom":
+                return _gamma(parts[0] + 1) / (_gamma(parts[1] + 1) * _gamma(parts[0] - parts[1] + 1))
+    except (ZeroDivisionError, ValueError, OverflowError) as error:
+        raise UndefinedError(str(error)) from error
+    raise UnreadableError(name)
+
+
+def _logarithm(value: Any) -> Any:
+    if not value:
+        raise UndefinedError("the logarithm of zero")
+    return mpmath.log(value)
+
+
+def _factorial(value: int) -> int:
+    if value < 0:
+        raise UndefinedError("a factorial below zero")
+    if value > 12_000:
+        raise TooLargeError("too large a factorial")
+    return math.factorial(value)
+
+
+def _root(value: Fraction, index: int) -> Fraction:
+    """The exact real root, where it is a fraction."""
+    if index < 1 or index > 64:
+        raise InexactError("a root of its own kind")
+    if value < 0:
+        if index % 2 == 0:
+            raise InexactError("imaginary")
+        return -_root(-value, index)
+    roots = []
+    for part in (value.numerator, value.denominator):
+        root = math.isqrt(part) if index == 2 else _whole_root(part, index)
+        if root**index != part:
+            raise InexactError("irrational")
+        roots.append(root)
+    return Fraction(*roots)
+
+
+def _whole_root(value: int, index: int) -> int:
+    low, high = 0, 1 << (value.bit_length() // index + 1)
+    while low < high:
+        middle = (low + high + 1) // 2
+        if middle**index <= value:
+            low = middle
+        else:
+            high = middle - 1
+    return low
