@@ -17,7 +17,7 @@ _WITH_TEXT = re.compile(
     re.DOTALL,
 )
 _SPACED = re.compile(r"(?P<letter>[A-J])\s+(?P<rest>[A-Z][a-z].*)", re.DOTALL)
-_SEVERAL = re.compile(r"\A(?:and|or|,|/|;|&|\+|-|\*|=|\^|[(\[]?[A-J][)\]]|[A-J]\b)|\b(?:or|and|/)\s*[(\[]?[A-J][)\].,]?\s*(?:\Z|\W)", re.IGNORECASE)
+_SEVERAL = re.compile(r"\A(?:and|or|,|/|;|&|\+|-|\*|=|\^|[(\[]?[A-J][)\]]|[A-J]\b(?!\s+[a-z]))|\b(?:or|and|/)\s*[(\[]?[A-J][)\].,]?\s*(?:\Z|\W)", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ miracle. Where both are real at some point, only such points count, so ``\sqrt{1
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
@@ -91,7 +92,19 @@ class _Exact:
                 return _root(self.value(node.parts[0]), self.whole(node.parts[1]))
             case "function":
                 return self.function(node)
+            case "sum" | "prod":
+                return self.repeated(node)
         raise InexactError(node.kind)
+
+    def repeated(self, node: Node) -> Fraction:
+        low, high = self.whole(node.parts[0]), self.whole(node.parts[1])
+        if high - low > 10_000:
+            raise TooLargeError("too long a sum")
+        total = Fraction(0 if node.kind == "sum" else 1)
+        for place in range(low, high + 1):
+            term = self.value(_replaced(node.parts[2], node.name, place))
+            total = self.counted(total + term if node.kind == "sum" else total * term)
+        return total
 
     def whole(self, node: Node) -> int:
         value = self.value(node)
@@ -175,6 +188,8 @@ def same_value(first: Node, second: Node) -> bool | None:
         except (UndefinedError, TooLargeError):
             continue
     seen = real if len(real) >= 2 else real + other
+    if not all(seen) and (has_unevaluated(first) or has_unevaluated(second)):
+        return None
     return all(seen) if len(seen) >= 2 else None
 
 
@@ -294,6 +309,8 @@ def _numeric(node: Node, values: Mapping[str, Any], angle: bool = False) -> Any:
         case "function":
             inside = angle or node.name in _TRIGONOMETRIC
             return _function(node.name, [_numeric(part, values, inside) for part in node.parts])
+        case "sum" | "prod":
+            return _unevaluated(node, values)
     parts = [_numeric(part, values, angle) for part in node.parts]
     match node.kind:
         case "add":
@@ -321,6 +338,27 @@ def _numeric(node: Node, values: Mapping[str, Any], angle: bool = False) -> Any:
                 raise UndefinedError("no remainder")
             return mpmath.fmod(mpmath.re(parts[0]), mpmath.re(parts[1]))
     raise UndefinedError(node.kind)
+
+
+def _unevaluated(node: Node, values: Mapping[str, Any]) -> Any:
+    """A number that stands for a sum of unknown length: the same for equal bounds and terms, another for others."""
+    inside = {**values, node.name: mpmath.mpf(1_618_033) / 1_299_709}
+    low, high, term = (_numeric(part, inside) for part in node.parts[:3])
+    weights = (mpmath.sqrt(2), mpmath.sqrt(3), mpmath.sqrt(5)) if node.kind == "sum" else (mpmath.sqrt(7), mpmath.e, mpmath.sqrt(11))
+    return low * weights[0] + high * weights[1] + term * weights[2]
+
+
+def _replaced(node: Node, name: str, value: int) -> Node:
+    if node.kind == "symbol" and node.name == name:
+        return Node("number", value=Fraction(value))
+    if not node.parts:
+        return node
+    return replace(node, parts=tuple(_replaced(part, name, value) for part in node.parts))
+
+
+def has_unevaluated(tree: Node) -> bool:
+    """Whether a sum or product is in it: then only equality is certain."""
+    return tree.kind in ("sum", "prod") or any(map(has_unevaluated, tree.parts))
 
 
 def _sized(value: Any) -> Any:

@@ -59,7 +59,7 @@ _TOKEN = re.compile(
     r"|(?P<dots>\\[lc]?dots[a-z]?)"
     r"|(?P<command>\\[A-Za-z]+|\\[{}%$|])"
     r"|(?P<word>[A-Za-z]+)"
-    r"|(?P<operator>\*\*|[-+*/^_!(){}\[\]|,:'%])"
+    r"|(?P<operator>\*\*|[-+*/^_!(){}\[\]|,:'%=])"
     r"|(?P<space>\s+)"
     r"|(?P<other>.)",
     re.DOTALL,
@@ -468,11 +468,30 @@ class _Reader:
                     self.take("]")
                 radicand = self.atom()
                 return Node("function", (radicand,), "sqrt") if index is None else Node("root", (radicand, index))
+            case "sum" | "prod":
+                return self.repeated(name)
             case "pi":
                 return Node("constant", name="pi")
             case "infty" | "infinity" | "inf":
                 return Node("constant", name="infinity")
         raise UnreadableError(f"unknown: {name}")
+
+    def repeated(self, name: str) -> Node:
+        r"""``\sum_{k=1}^{n} …`` with the parts low, high, body; the body reaches to the next sign."""
+        self.take("_")
+        self.take("{")
+        variable = self.subscripted(Node("symbol", name=self.take()))
+        self.take("=")
+        low = self.expression()
+        self.take("}")
+        self.take("^")
+        high = self.exponent()
+        factors = [self.factor()]
+        while self.starts_factor() or self.peek() in _TIMES:
+            if self.peek() in _TIMES:
+                self.at += 1
+            factors.append(self.factor())
+        return Node(name, (low, high, Node("multiply", tuple(factors)), variable), variable.name)
 
     def two_arguments(self) -> tuple[Node, Node]:
         r"""``{a}{b}``, or LaTeX's short forms ``\frac12``, ``\frac1{72}``; of ``\frac125`` the first digit is the top."""
@@ -486,7 +505,7 @@ class _Reader:
         return argument.parts[0] if argument.kind == "group" else argument
 
 
-_ATOMS = frozenset({r"\frac", r"\binom", r"\sqrt", r"\pi", r"\infty", r"\infinity", r"\inf"})
+_ATOMS = frozenset({r"\sum", r"\prod", r"\frac", r"\binom", r"\sqrt", r"\pi", r"\infty", r"\infinity", r"\inf"})
 
 
 def _is_minus_one(power: Node) -> bool:

@@ -25,6 +25,7 @@ _TURN = re.compile(
 _FIRST_TURN = re.compile(r"\s*(?:<\|(?:im_start|start_header_id|assistant)\|>(?:assistant)?(?:<\|end_header_id\|>)?\s*)+")
 _NEXT_QUESTION = re.compile(r"\n[ \t]*(?:\*\*)?(?:Question|Problem|Exercise|Q)\s*[0-9]{0,3}\s*(?:\*\*)?[.:]")
 _ANSWERED = re.compile(r"####[ \t]*\S|\\(?:boxed|fbox)\s*\{|[Aa]nswer(?:\s*(?:is|:)|</)")
+_ESCAPED_END = re.compile(r"\\{1,2}(?:boxed|fbox)\s*\{(?P<answer>[^{}]*[^{}\s\\])\s*\\+\}[\s$.]*")
 _SHORT = 300
 
 
@@ -120,7 +121,8 @@ def _untagged(text: str) -> Extracted | None:
             return Extracted(stated, False)
         return Extracted(boxed, True)
     if cut_off >= 0:
-        return None
+        escaped = _ESCAPED_END.fullmatch(text, cut_off)  # a stray backslash hides the brace that closes the box
+        return None if escaped is None else Extracted(escaped["answer"].strip(), True)
     line = None
     for line in _HASHES.finditer(text):
         pass

@@ -50,7 +50,7 @@ _PIECE = re.compile(
     r"|\\(?:pi|cdot|times|div|pm|le|ge|ne|infty|in|cup|circ|theta|alpha|beta)(?![A-Za-z])\s?|\\[{}]|\^\s*\{[^{}]{1,40}\}|(?:sqrt|sin|cos|tan|log|ln|pi)(?![A-Za-z])"
     r"|[-+*/^=<>()\[\]{}|!%,:;]|(?<![A-Za-z'])[A-Za-z](?![A-Za-z']))"
 )
-_DECIMAL_COMMA = re.compile(r"(?<![0-9,.])(?P<whole>[0-9]+),(?P<part>[0-9]{1,2}|0[0-9]{2,}|[0-9]{4,})(?![0-9,])(?!\s*,)")
+_DECIMAL_COMMA = re.compile(r"(?<![0-9,.])(?:(?P<whole>[0-9]+),(?P<part>[0-9]{1,2}|[0-9]{4,})|0,(?P<small>[0-9]{3,}))(?![0-9,])(?!\s*,)")
 _AFTER_WORDS = re.compile(r"\s*(?P<words>[^\s.,;:!?\n]+(?:\s+[^\s.,;:!?\n]+){0,2})")
 _DIGITS = r"(?:[0-9]{1,3}(?:,[0-9]{3})+(?![0-9])|[0-9]+)(?:\.[0-9]+)?|\.[0-9]+"
 _NUMBER = re.compile(
@@ -64,7 +64,7 @@ _PICKED = re.compile(
     r"(?:(?:is|it's|it’s|be|choose|pick|select|est|ist|es|option|choice)\s+(?:option\s+|choice\s+)?|选|故选)\(?\*{0,2}(?P<letter>[A-HJ])\*{0,2}\)?(?=[\s.,:;)*!?]|\Z|[^\x00-\x7f])"
 )
 _FIRST_LETTER = re.compile(r"\s*\*{0,2}\(?(?P<letter>[A-HJ])\)?\*{0,2}(?:\s*[.:,。、，)]|\Z|(?=[\u3040-\u9fff]))")
-_TOUCHED = re.compile(r"\s?(?:\\?pi\b|π|√|\\sqrt|\\pi|\^|\*\*|²|³|!)|\s?[*/]\s?(?:\\?pi|π|sqrt|√)")
+_TOUCHED = re.compile(r"\s?(?:\\?pi\b|π|√|\\sqrt|\\pi|\^|\*\*(?=[0-9(])|²|³|!)|\s?[*/]\s?(?:\\?pi|π|sqrt|√)")
 _RUN_CHARS = re.compile(r"[^\s=,;:\"'“”]{1,120}")
 
 
@@ -101,8 +101,8 @@ def trailing_answer(text: str) -> str | None:
 def last_number(text: str) -> str | None:
     """The last number of ``text`` as ``-1234.5``, ``3/4`` or ``1.5e3``; None where there is none that stands alone."""
     if not text.isascii():
-        text = "".join(ascii_math(character) if character.isnumeric() or character in "−，．" else character for character in text)
-    text = _DECIMAL_COMMA.sub(lambda match: f"{match['whole']}.{match['part']}", text)
+        text = "".join(ascii_math(character) if character.isdecimal() or character in "−，．½¼¾" else character for character in text)
+    text = _DECIMAL_COMMA.sub(_with_point, text)
     match = _last(_NUMBER, text)
     if match is None:
         return None
@@ -113,6 +113,10 @@ def last_number(text: str) -> str | None:
     if match["denominator"]:
         return f"{sign}{number}/{match['denominator']}"
     return f"{sign}{number}{match['exponent'] or ''}"
+
+
+def _with_point(match: re.Match[str]) -> str:
+    return f"{match['whole'] or 0}.{match['part'] or match['small']}"
 
 
 def _last(pattern: re.Pattern[str], text: str) -> re.Match[str] | None:
@@ -186,7 +190,7 @@ def _inner(match: re.Match[str]) -> str:
 
 def _chunk(text: str) -> str | None:
     """The run of plain arithmetic at the start of ``text``, and a known unit behind it."""
-    text = _DECIMAL_COMMA.sub(lambda match: f"{match['whole']}.{match['part']}", ascii_math(text))
+    text = _DECIMAL_COMMA.sub(_with_point, ascii_math(text))
     place = 0
     while place < len(text):
         piece = _PIECE.match(text, place)
@@ -240,7 +244,7 @@ def _last_formula(text: str) -> tuple[str, int] | None:
 
 def _is_prose(inner: str) -> bool:
     """Whether two dollar signs of money, not of mathematics, hold this text."""
-    stripped = re.sub(r"\\(?:text|mathrm|textbf|mbox|operatorname)\s*\{[^{}]*\}|\\[A-Za-z]+", " ", inner)
+    stripped = re.sub(r"\\(?:text|mathrm|textbf|mbox|operatorname|begin|end)\s*\{[^{}]*\}|\\[A-Za-z]+", " ", inner)
     words = _ENGLISH.findall(stripped)
     return len(words) > 1 and (len([word for word in words if len(word) > 2]) > 1 or bool(re.search(r"[?!]|\. ", stripped)))
 
@@ -250,14 +254,14 @@ def _is_formula(text: str) -> bool:
     text = text.strip().strip("$").strip()
     if "\n\n" in text or "$" in text.strip("$")[1:] and not re.search(r"\\\$|[0-9]\$|\$[0-9]", text):
         return False
-    stripped = re.sub(r"\\(?:text|mathrm|textbf|mbox|operatorname)\s*\{[^{}]*\}|\\[A-Za-z]+|\b(?:sin|cos|tan|log|ln|sqrt|pi|and|or|exp|gcd|max|min)\b", " ", text)
+    stripped = re.sub(r"\\(?:text|mathrm|textbf|mbox|operatorname|begin|end)\s*\{[^{}]*\}|\\[A-Za-z]+|\b(?:sin|cos|tan|log|ln|sqrt|pi|and|or|exp|gcd|max|min)\b", " ", text)
     return bool(re.search(r"[0-9=<>]|\\", text)) and not re.search(r"[^\W\d_]{2,}", stripped) and not re.search(r"[\[\]].*[\[\]].*[\[\]]", text)
 
 
 def _touching(text: str, number: re.Match[str]) -> str | None:
     """The whole run that a number is part of (``9π``, ``2^10``, ``2√3``), or None where it stands alone."""
     before = text[max(0, number.start() - 12) : number.start()]
-    if not (_TOUCHED.match(text, number.end()) or re.search(r"(?:√|\^|\*\*|\\sqrt\{?|sqrt\(?|_\{?)\s?\Z", before)):
+    if not (_TOUCHED.match(text, number.end()) or re.search(r"(?:√|\^|[0-9a-z)]\*\*|\\sqrt\{?|sqrt\(?|_\{?)\s?\Z", before)):
         return None
     for run in _RUN_CHARS.finditer(text, max(0, number.start() - 120)):
         if run.start() <= number.start() < run.end():

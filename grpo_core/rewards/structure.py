@@ -151,9 +151,7 @@ def read(text: str, nested: int = 0) -> Reading:
     if text.startswith("{") and text.endswith("}") and "," in text and _spans(text):
         text = f"\\{text[:-1]}\\}}"  # a set that lost its backslashes
     text = text.replace("$", " ") if text.count("$") > 1 else text
-    arrow = _ARROW.search(text)
-    if arrow is not None:
-        text = _ARROW.split(text)[-1].strip()
+    text = _split(text, _ARROW)[-1]
     groups = [group for group in _split(text, _CONJUNCTION) if group]
     if len(groups) > 1:
         return _grouped([_commas(group, nested) for group in groups])
