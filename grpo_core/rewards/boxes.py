@@ -12,7 +12,7 @@ _TOKEN = re.compile(
     r"(?P<box>\\{1,2}(?:boxed|fbox)\s*\{)"
     r"|(?P<open>\{)"
     r"|(?P<close>\})"
-    r"|(?P<blank>\\[,;:!\s]|[\s~$])"
+    r"|(?P<blank>\\[,;:!\s]|[\s~$]+)"
     r"|(?P<ink>\\.|[^\\{}\s~$]+|\\)",
     re.DOTALL,
 )
@@ -48,6 +48,8 @@ def filled_boxes(text: str) -> tuple[list[Box], int]:
     ``\{`` and ``\}`` are no braces and a box of blanks does not count. Of nested boxes the outer one counts (its content
     is the whole answer), unless it holds just the inner one.
     """
+    if "box" not in text:
+        return [], -1
     opened: list[tuple[int, int] | None] = []
     boxes: list[Box] = []
     last_ink = -1

@@ -341,7 +341,7 @@ class _Reader:
         significant = len((whole + part).lstrip("0"))
         if based and self.peek() == "_" and not point and not token.exponent:  # a number in another base is not evaluated
             return self.subscripted(Node("symbol", name=digits.lstrip("0") or "0"))
-        return Node("number", value=value * Fraction(10) ** power, places=len(part) - power if point else None, digits=significant)
+        return Node("number", value=value * Fraction(10) ** power if power else value, places=len(part) - power if point else None, digits=significant)
 
     def group(self) -> Node:
         opener = self.take()

@@ -73,10 +73,9 @@ def _last_turn(text: str) -> str:
     turn = _TURN.search(text)
     if turn is not None and text[: turn.start()].strip():
         text = text[: turn.start()]
-    for question in _NEXT_QUESTION.finditer(text):
-        if _ANSWERED.search(text, 0, question.start()):
-            return text[: question.start()]
-    return text
+    answered = _ANSWERED.search(text)
+    question = None if answered is None else _NEXT_QUESTION.search(text, answered.end())
+    return text if question is None else text[: question.start()]
 
 
 def _tagged(text: str, tags: list[re.Match[str]]) -> Extracted | None:
@@ -117,7 +116,7 @@ def _untagged(text: str) -> Extracted | None:
             return None
         boxed = ", ".join(dict.fromkeys(content(text, box) for box in answers))
         stated = stated_answer(text[answers[-1].end :], strong=True)
-        if stated is not None and plain(stated) != plain(boxed):
+        if stated is not None and (len(boxed) > _SHORT or plain(stated) != plain(boxed)):
             return Extracted(stated, False)
         return Extracted(boxed, True)
     if cut_off >= 0:

@@ -59,7 +59,7 @@ def quick_check(answer: str, gold: str) -> tuple[Verdict, str] | None:
             if len(answer) > MAX_ARITHMETIC_CHARS or not _ARITHMETIC_TEXT.fullmatch(answer):
                 return Verdict.UNPARSABLE, f"the answer is longer than {MAX_ANSWER_CHARS} characters"
             return None
-    gold = gold_answer(gold)
+    gold = gold_answer(gold) if len(gold) <= MAX_ARITHMETIC_CHARS else gold
     if len(gold) > MAX_ANSWER_CHARS:
         return Verdict.ERROR, f"the gold is longer than {MAX_ANSWER_CHARS} characters"
     answer_plain, gold_plain = plain(answer), plain(gold)
@@ -95,7 +95,10 @@ def full_check(answer: str, gold: str) -> tuple[Verdict, str]:
     that cannot be compared at all (a matrix and a number) are ``wrong``.
     """
     gold = gold_answer(gold)
-    ours, theirs = _reading(gold), _reading(answer)
+    try:
+        ours, theirs = _reading(gold), _reading(answer)
+    except RecursionError:
+        return Verdict.UNPARSABLE, "nested too deeply"
     if isinstance(ours, str) or (isinstance(ours, Words) and len(ours.text.split()) > _PROSE_WORDS):
         return Verdict.ERROR, f"the gold cannot be read: {ours if isinstance(ours, str) else 'it is prose'}"
     if isinstance(theirs, str):
@@ -103,8 +106,8 @@ def full_check(answer: str, gold: str) -> tuple[Verdict, str]:
     if ours is not None and theirs is not None:
         try:
             equal = same(ours, theirs)
-        except TooLargeError as error:
-            return Verdict.UNPARSABLE, str(error)
+        except (TooLargeError, RecursionError) as error:
+            return Verdict.UNPARSABLE, str(error) or type(error).__name__
         except UnreadableError:
             equal = None
         if equal is not None:

@@ -25,7 +25,7 @@ _LEAD = re.compile(
     r"|答案(?:是|为|:)?|约|大约|共|等于|为|是)(?![A-Za-z])\s*(?=\S)",
     re.IGNORECASE,
 )
-_END = re.compile(r"(?:\s|[.,;:?\\]|\\[,;: ]|\\q?quad|~|(?<![0-9}\])A-Za-z])!)+\Z")
+_END = " \t\r\n.,;:?~\\"
 _NEGATIVE_SPACE = re.compile(r"(?<!\\)\\!\s*")
 _SPACING = re.compile(r"(?<!\\)\\[,;:> ]|\\q?quad(?![A-Za-z])|\\(?:thinspace|enspace|hspace\*?\{[^{}]*\})|[~\s]+")
 _SIZES = re.compile(
@@ -67,7 +67,7 @@ def bare(answer: str) -> str:
     previous = None
     while text != previous:
         previous = text
-        text = _unwrapped(_END.sub("", text.strip()))
+        text = _unwrapped(_ended(text.strip()))
         text = _LEAD.sub("", text, count=1).lstrip()
     return text
 
@@ -116,6 +116,17 @@ def number(text: str) -> Fraction | None:
     if bottom == 0:
         return None
     return Fraction(-top if match["sign"] == "-" else top, bottom)
+
+
+def _ended(text: str) -> str:
+    """Without what ends a sentence; an exclamation mark behind a value is a factorial and stays."""
+    previous = None
+    while text != previous:
+        previous = text
+        text = text.rstrip(_END).removesuffix("\\qquad").removesuffix("\\quad")
+        if text.endswith("!") and not (text[-2:-1].isalnum() or text[-2:-1] in "!}])"):
+            text = text.rstrip("!")
+    return text
 
 
 def _renamed(match: re.Match[str]) -> str:

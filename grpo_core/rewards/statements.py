@@ -15,7 +15,7 @@ _STATEMENT_CHARS = 400
 _TAIL_CHARS = 20_000  # how much of a response's end is searched for formulas and phrases
 _PHRASE = re.compile(
     r"(?<![A-Za-z])(?:(?:final|correct|right|best|my)\s+)*(?:answers?|solution set)\b(?!s?['’])(?:\s+(?:to|of|for|choice|option)\b[^.\n:$]{0,60}?)?"
-    r"(?:\s|\*\*|__|[\"'_*])*(?:is|are|was|would be|should be|must be|:|=|：|-)(?:\s*:)?(?![A-Za-z])"
+    r"[\s\"'_*]*(?:is|are|was|would be|should be|must be|:|=|：|-)(?:\s*:)?(?![A-Za-z])"
     r"|(?i:r[ée]ponse(?:\s+finale)?(?:\s|\*\*)*(?:est|:)|(?:antwort|l[öo]sung|ergebnis)(?:\s|\*\*)*(?:ist|lautet|:)"
     r"|respuesta(?:\s+final)?(?:\s|\*\*)*(?:es|:)|resposta(?:\s+final)?(?:\s|\*\*)*(?:é|e|:)|risposta(?:\s+finale)?(?:\s|\*\*)*(?:è|e|:)"
     r"|ответ(?:\s|\*\*)*(?::|—|–|-|это)?|odpowiedź(?:\s|\*\*)*(?:to|:)|antwoord(?:\s|\*\*)*(?:is|:)|đáp án(?:\s|\*\*)*(?:là|:)|cevap(?:\s|\*\*)*:?)"

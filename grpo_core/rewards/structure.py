@@ -175,7 +175,7 @@ def _grouped(groups: list[Reading]) -> Reading:
         return Listing("", tuple(Item("", Listing("()", group.items)) for group in groups if isinstance(group, Listing)))
     items: list[Item] = []
     for group in groups:
-        items.extend(group.items if isinstance(group, Listing) and not group.brackets else [_item(group)])
+        items.extend(group.items if isinstance(group, Listing) and not group.brackets else [_item(group, 1)])
     return _listing("", items)
 
 
@@ -195,7 +195,7 @@ def _commas(text: str, nested: int) -> Reading:
         number = decimal if isinstance(decimal, Scalar) else None
         if unit is not None and number is not None:
             return number
-    items = [item for part in parts if part for item in _items(_single(part, nested + 1))]
+    items = [item for part in parts if part for item in _items(_single(part, nested + 1), nested)]
     return _listing("", items, number)
 
 
@@ -206,17 +206,17 @@ def _listing(brackets: str, items: list[Item], number: Scalar | None = None) -> 
     return Listing(brackets, tuple(items), number)
 
 
-def _items(reading: Reading) -> tuple[Item, ...]:
+def _items(reading: Reading, nested: int) -> tuple[Item, ...]:
     if isinstance(reading, Listing) and not reading.brackets and reading.number is None:
         return reading.items
-    return (_item(reading),)
+    return (_item(reading, nested),)
 
 
-def _item(reading: Reading) -> Item:
+def _item(reading: Reading, nested: int) -> Item:
     if isinstance(reading, Relation):
         named = assigned(reading)
         if named is not None:
-            return Item(named[0], read(named[1], 2))
+            return Item(named[0], read(named[1], nested + 1))
     return Item("", reading)
 
 
@@ -293,10 +293,10 @@ def _bracketed(text: str, nested: int) -> Reading | None:
     if len(parts) > MAX_ITEMS:
         raise TooLargeError("too long a list")
     if len(parts) > 1 and all(parts):
-        items = [item for part in parts for item in _items(read(part, nested + 1))]
+        items = [item for part in parts for item in _items(read(part, nested + 1), nested)]
         return _listing(brackets, items)
     if brackets == "{}":
-        return Listing("{}", _items(read(inner, nested + 1)))
+        return Listing("{}", _items(read(inner, nested + 1), nested))
     if brackets in ("[]", "()") and inner and (brackets == "[]" or _RELATION.search(inner) or not _readable(text)):
         return read(inner, nested + 1)
     return None
