@@ -49,6 +49,7 @@ _COMMAND = re.compile(r"\\(" + "|".join(sorted(_COMMANDS, key=len, reverse=True)
 _DOUBLE_COMMAND = re.compile(r"\\\\(?=[A-Za-z({\[\])}])")
 _ORDINAL = re.compile(r"(?<=[0-9])\s*\^?\s*\{?\s*(?:st|nd|rd|th)\s*\}?\Z")
 _RESIDUE = re.compile(r"\s*\(?\s*(?:\\pmod\s*\{?[^{}()]{1,20}\}?|\((?:\\?bmod|\\?mod)\s*[^()]{1,20}\))\s*\)?\Z")
+_CROSS = re.compile(r"(?<=[0-9])\s*[xX]\s*(?=10\s*\^)|(?<=[0-9])\s+[xX]\s+(?=[0-9])")
 _LOOSE_SPACE = re.compile(r"(?<![0-9A-Za-z]) | (?![0-9A-Za-z])")
 _DECIMAL = re.compile(
     r"(?P<sign>[-+]?)(?:(?P<whole>[1-9][0-9]{0,2}(?:,[0-9]{3})+|[0-9]{1,3}(?: [0-9]{3})+|[0-9]+)(?P<part>\.[0-9]*)?"
@@ -86,7 +87,7 @@ def canonical(answer: str) -> str:
                 break
             text = unwrapped
         text = _SIZES.sub("", text)
-    text = _SPACING.sub(" ", text).replace(r"\%", "%").replace(r"\&", "&").replace(r"\#", "#").strip()
+    text = _SPACING.sub(" ", _CROSS.sub(r"\\times ", text)).replace(r"\%", "%").replace(r"\&", "&").replace(r"\#", "#").strip()
     text = _RESIDUE.sub("", _ORDINAL.sub("", text))
     return bare(text) if text != answer else text
 

@@ -124,6 +124,10 @@ _CHINESE_PERCENT = re.compile(r"\A百分之\s*(?=[0-9])")
 _GERMAN = re.compile(r"[-+]?[0-9]{1,3}(?:\.[0-9]{3})+,[0-9]+|[-+]?[0-9]{1,3}(?:\.[0-9]{3}){2,}")
 _SPACED_THOUSANDS = re.compile(r"\A[-+]?[0-9]{1,3}(?: [0-9]{3})+(?![0-9])")
 _DOTS = re.compile(r"(?P<before>-?[0-9]*\.[0-9]*?)(?P<period>[0-9]{1,6}?)(?P=period)(?P=period)*\s*(?:\\ldots|\.\.\.)\s*")
+_LETTERS_ONLY = re.compile(r"[^\W\d_]{3,}(?:[\s-]+[^\W\d_]+){0,12}|[^\x00-\x7f]{1,12}")
+_ANGLED = re.compile(r"<[^<>=]*,[^<>=]*>")
+_SCALED = re.compile(r"-?[0-9]+(?:,[0-9]{3})*(?:\.[0-9]+)?\s*(?:(?:thousand|million|billion|trillion|dozen)(?![A-Za-z])|[万亿])")
+_BUILDER = re.compile(r"\s*\\?[A-Za-z]\s*(?:\\in\s*\\mathbb\s*\{?[RC]\}?\s*)?(?:\||:)\s*(?P<condition>.+)", re.DOTALL)
 _WORDY = re.compile(r"[A-Za-z\u00c0-\u9fff\uac00-\ud7af][A-Za-z\u00c0-\u9fff\uac00-\ud7af\s.,'\"()\-–:;/&0-9]*")
 _PLUS_MINUS = re.compile(r"\\(pm|mp)(?![A-Za-z])")
 
@@ -138,7 +142,13 @@ def read(text: str, nested: int = 0) -> Reading:
     """
     if nested > _MAX_NESTED:
         raise TooLargeError("nested too deeply")
-    text = text.strip()
+    text = text.strip().replace("\\langle", "(").replace("\\rangle", ")")
+    if _ANGLED.fullmatch(text):
+        text = f"({text[1:-1]})"
+    if _LETTERS_ONLY.fullmatch(text):
+        number = words_value(text)
+        if number is not None:
+            return Scalar(text, Node("number", value=number))
     matrix = _MATRIX.fullmatch(text)
     if matrix is not None and "\\begin" not in matrix["body"]:
         return _matrix(matrix, nested)
@@ -274,9 +284,9 @@ def _relation(text: str, nested: int) -> Reading | None:
 
 
 def _bracketed(text: str, nested: int) -> Reading | None:
-    opener = "\\{" if text.startswith("\\{") else "\\langle" if text.startswith("\\langle") else text[:1]
-    closer = next((end for end in ("\\}", "\\rangle", ")", "]", "[") if text.endswith(end)), "")
-    if opener not in ("\\{", "\\langle", "(", "[", "]") or not closer or len(text) < len(opener) + len(closer):
+    opener = "\\{" if text.startswith("\\{") else text[:1]
+    closer = next((end for end in ("\\}", ")", "]", "[") if text.endswith(end)), "")
+    if opener not in ("\\{", "(", "[", "]") or not closer or len(text) < len(opener) + len(closer):
         return None
     if opener == "]" or closer == "[":  # the French way to write open ends
         opener, closer = ("(" if opener == "]" else opener), (")" if closer == "[" else closer)
@@ -287,7 +297,10 @@ def _bracketed(text: str, nested: int) -> Reading | None:
         return None
     else:
         inner = text[len(opener) : -len(closer)].strip()
-    brackets = {"\\{": "{", "\\langle": "("}.get(opener, opener) + {"\\}": "}", "\\rangle": ")"}.get(closer, closer)
+    brackets = {"\\{": "{"}.get(opener, opener) + {"\\}": "}"}.get(closer, closer)
+    builder = _BUILDER.fullmatch(inner) if brackets == "{}" else None
+    if builder is not None:
+        return read(builder["condition"], nested + 1)
     separated = _split(inner, re.compile(r"\s*;\s*"))
     parts = separated if len(separated) > 1 else _split(inner, _COMMA)
     if len(parts) > MAX_ITEMS:
@@ -321,10 +334,11 @@ def _scalar(text: str) -> Reading:
         text = _SPACED_THOUSANDS.sub(lambda number: number[0].replace(" ", ""), text)
     if _GERMAN.fullmatch(text):
         text = text.replace(".", "").replace(",", ".")
-    if text.isalpha() and len(text) > 2:
-        number = words_value(text)
-        if number is not None:
-            return Scalar(text, Node("number", value=number))
+    scaled = _SCALED.search(text)
+    if scaled is not None:
+        value = words_value(scaled[0].replace("\\", "").strip())
+        if value is not None:
+            text = f"{text[: scaled.start()]}{value}{text[scaled.end() :]}"
     percent = _PERCENT.search(text)
     chinese = _CHINESE_PERCENT.match(text)
     if percent is not None or chinese is not None:
@@ -426,4 +440,4 @@ def _spans(text: str) -> bool:
             depth -= 1
             if not depth:
                 return place == len(text) - 1
-    return "\\langle" in text and text.endswith("\\rangle")
+    return False
