@@ -63,7 +63,8 @@ def same(gold: Reading, answer: Reading) -> bool | None:
             number = one.number
             if number is not None:
                 return _same_scalars(number, other) if one is gold else _same_scalars(other, number)
-            return len(one.items) == 1 and same(*((one.items[0].value, other) if one is gold else (other, one.items[0].value)))
+            pairs = [(item.value, other) if one is gold else (other, item.value) for item in one.items[:50]]
+            return bool(pairs) and not one.brackets.strip("{}") and len(one.items) < 50 and _all(same(*pair) for pair in pairs)
     if isinstance(gold, Listing) and isinstance(answer, Listing):
         listed = _same_listings(gold, answer)
         if listed or not (_is_set(gold) and _is_set(answer)):
@@ -424,12 +425,23 @@ def _solved(relation: Relation) -> RealSet:
     return whole
 
 
+def _within(end: Any, operator: str) -> RealSet:
+    """``|x|`` against a number."""
+    if end < 0 or operator not in ("<", "le", ">", "ge"):
+        raise UnreadableError("no distance")
+    if operator in ("<", "le"):
+        return (Piece(-end, end, operator == "le", operator == "le"),)
+    return (Piece(-mpmath.inf, -end, False, operator == "ge"), Piece(end, mpmath.inf, operator == "ge", False))
+
+
 def _half_line(left: Node, right: Node, operator: str, unknown: str) -> RealSet:
     kind = "call" if "(" in unknown else "symbol"
     for side, other, turned in ((left, right, operator), (right, left, _FLIPPED[operator])):
         sign = 1
         while side.kind in ("negate", "group"):
             sign, side = (-sign if side.kind == "negate" else sign), side.parts[0]
+        if side.kind == "function" and side.name == "abs" and side.parts[0].kind == "symbol" and not symbols(other):
+            return _within(_end(Scalar("", other)), turned)
         if side.kind == kind and side.name == unknown and not symbols(other):
             end = sign * _end(Scalar("", other))
             turned = turned if sign > 0 else _FLIPPED[turned]

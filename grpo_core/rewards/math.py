@@ -69,6 +69,8 @@ def quick_check(answer: str, gold: str) -> tuple[Verdict, str] | None:
         return Verdict.UNPARSABLE, "the answer is empty"
     if answer_plain == gold_plain:
         return Verdict.OK, ""
+    if len(gold_plain) > 2 and gold_plain.isalpha() and gold_plain.casefold() == answer_plain.casefold():
+        return Verdict.OK, ""
     answer_number, gold_number = number(answer_plain.rstrip("% ")), number(gold_plain.rstrip("% "))
     if answer_number is None or gold_number is None:
         return _same_choice(answer, gold)

@@ -17,7 +17,7 @@ _WRAPPERS = (
     ("$$", "$$"), ("$", "$"), (r"\(", r"\)"), (r"\[", r"\]"), ("**", "**"), ("*", "*"), ("__", "__"), ("`", "`"), ('"', '"'),
     ("'", "'"), ("{", "}"), (r"\{{", r"\}}"),
 )  # fmt: skip
-_COMMAND_WRAPPER = re.compile(r"\\(?:text|textbf|textit|textrm|textnormal|mathrm|mathbf|mathit|mbox|boxed|fbox|bf|rm)\s*\{")
+_COMMAND_WRAPPER = re.compile(r"\\(?:text|textbf|textit|textrm|textnormal|mathrm|mathbf|mathit|mbox|boxed|fbox|bf|rm|bold|underline)\s*\{")
 _TAG = re.compile(r"</?(?:answer|b|i|em|strong|p|span|div|code|sub|br|final_answer|result)\s*/?>", re.IGNORECASE)
 _LEAD = re.compile(
     r"\A(?:(?:the\s+)?(?:final\s+|correct\s+)?(?:answer|result|solution)\s*(?:is|are|:|=)+\s*:?|(?:is|are|equals)\s+"
@@ -29,11 +29,15 @@ _END = " \t\r\n.,;:?~\\"
 _NEGATIVE_SPACE = re.compile(r"(?<!\\)\\!\s*")
 _SPACING = re.compile(r"(?<!\\)\\[,;:> ]|\\q?quad(?![A-Za-z])|\\(?:thinspace|enspace|hspace\*?\{[^{}]*\})|[~\s]+")
 _SIZES = re.compile(
-    r"\\(?:left|right|[bB]igg?[lrm]?|displaystyle|textstyle|limits|nolimits|rm|bf|it)(?![A-Za-z])\s*\.?(?=\s*[\[\](){}|\\]|\s*\S)"
+    r"\\(?:left|right|[bB]igg?[lrm]?|displaystyle|textstyle|scriptstyle|limits|nolimits|rm|bf|it|large|Large|LARGE|huge|Huge|small|tiny|normalsize|boldmath|mathstrut|strut|hfill|smash|middle)(?![A-Za-z])\s*\.?(?=\s*[\[\](){}|\\]|\s*\S)"
 )
+_COLOUR = re.compile(r"\\(?:text)?color\s*(?:\[[A-Za-z]+\])?\{[^{}]{0,30}\}|\\[hv]?phantom\{[^{}]{0,30}\}|(?:\\n(?![A-Za-z]))+\Z|\A(?:\\n(?![A-Za-z]))+")
+_MINUS_WORD = re.compile(r"\A(?:minus|negative)\s+(?=[0-9.\\(])", re.IGNORECASE)
+_LABEL = re.compile(r"\A(?P<words>[A-Za-z]{2,}(?:\s+[A-Za-z]+){0,6})\s*(?::|(?<![A-Za-z])is|(?<=[a-z]{4}\s)=)\s+(?=[-+0-9$.(\\])")
+_LABEL_DENIED = re.compile(r"\b(?:not|no|or|and|if|than|least|most|never|unless|wrong|incorrect|sin|cos|tan|log|ln|option|choice)\b", re.IGNORECASE)
 _NAMED = re.compile(
     r"\\(?:text|textbf|textit|textrm|textsf|texttt|textnormal|mathrm|mathbf|mathit|mathsf|mathtt|mathcal|mbox|boldsymbol|"
-    r"operatorname\*?|emph|underline|boxed|fbox|hbox)\s*\{([^{}]*)\}"
+    r"operatorname\*?|emph|underline|boxed|fbox|hbox|bold|mathnormal|pmb|bm|textsl|textsc|mathop)\s*\{([^{}]*)\}"
 )
 _COMMANDS = {
     "dfrac": "frac", "tfrac": "frac", "cfrac": "frac", "dbinom": "binom", "tbinom": "binom", "leq": "le", "leqslant": "le",
@@ -86,8 +90,12 @@ def canonical(answer: str) -> str:
             if unwrapped == text:
                 break
             text = unwrapped
-        text = _SIZES.sub("", text)
+        text = _SIZES.sub("", _COLOUR.sub("", text))
     text = _SPACING.sub(" ", _CROSS.sub(r"\\times ", text)).replace(r"\%", "%").replace(r"\&", "&").replace(r"\#", "#").strip()
+    text = _MINUS_WORD.sub("-", text)
+    label = _LABEL.match(text)
+    if label is not None and not _LABEL_DENIED.search(label["words"]):
+        text = text[label.end() :]
     text = _RESIDUE.sub("", _ORDINAL.sub("", text))
     return bare(text) if text != answer else text
 

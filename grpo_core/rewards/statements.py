@@ -61,8 +61,9 @@ _NUMBER = re.compile(
     r"(?:(?P<exponent>[eE][-+]?[0-9]{1,3})(?![0-9A-Za-z])|\s?/\s?(?P<denominator>[0-9]+)(?![0-9]))?)"
 )
 _PICKED = re.compile(
-    r"(?:(?:is|it's|it’s|be|choose|pick|select|est|ist|es|option|choice)\s+(?:option\s+|choice\s+)?|选|故选)\(?\*{0,2}(?P<letter>[A-HJ])\*{0,2}\)?(?=[\s.,:;)*!?]|\Z|[^\x00-\x7f])"
+    r"(?:(?:is|it's|it’s|be|choose|pick|select|est|ist|es|option|choice)\s+(?:option\s+|choice\s+)?|选|故选)\s*\(?\*{0,2}(?P<letter>[A-HJ])\*{0,2}\)?(?=[\s.,:;)*!?]|\Z|[^\x00-\x7f])"
 )
+_DENIED = re.compile(r"(?:\bnot|n't|n’t|\bnever|不是|并非)\s+(?:be\s+|equal\s+(?:to\s+)?|the\s+)?\Z", re.IGNORECASE)
 _FIRST_LETTER = re.compile(r"\s*\*{0,2}\(?(?P<letter>[A-HJ])\)?\*{0,2}(?:\s*[.:,。、，)]|\Z|(?=[\u3040-\u9fff]))")
 _TOUCHED = re.compile(r"\s?(?:\\?pi\b|π|√|\\sqrt|\\pi|\^|\*\*(?=[0-9(])|²|³|!)|\s?[*/]\s?(?:\\?pi|π|sqrt|√)")
 _RUN_CHARS = re.compile(r"[^\s=,;:\"'“”]{1,120}")
@@ -89,6 +90,11 @@ def trailing_answer(text: str) -> str | None:
         return first["letter"]
     formula = _last_formula(tail)
     number = _last(_NUMBER, tail)
+    at = number.start() if number is not None else 0
+    if formula is not None and formula[1] > at:
+        at = formula[2]
+    if _DENIED.search(tail[max(0, at - 40) : at]):
+        return None
     if formula is not None and (number is None or number.start() < formula[1]):
         return formula[0]
     if number is None:
@@ -223,8 +229,8 @@ def _unit_after(text: str) -> str:
     return ""
 
 
-def _last_formula(text: str) -> tuple[str, int] | None:
-    """The last formulas that belong together, and the offset where they end."""
+def _last_formula(text: str) -> tuple[str, int, int] | None:
+    """The last formulas that belong together, and the offsets where they end and where they start."""
     found: list[tuple[str, int, int]] = []
     for match in _MATH.finditer(text):
         inner = _inner(match)
@@ -239,7 +245,7 @@ def _last_formula(text: str) -> tuple[str, int] | None:
         if not _JOINT.match(text[formula[2] : parts[0][1]]):
             break
         parts.insert(0, formula)
-    return ", ".join(part[0] for part in parts), parts[-1][2]
+    return ", ".join(part[0] for part in parts), parts[-1][2], parts[0][1]
 
 
 def _is_prose(inner: str) -> bool:

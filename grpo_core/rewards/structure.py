@@ -7,6 +7,7 @@ wanted. ``p=5,q=2;p=7,q=2`` are two named tuples. ``\pm`` stands for both values
 
 import re
 from dataclasses import dataclass
+from fractions import Fraction
 
 from grpo_core.rewards.expression import Node, TooLargeError, UnreadableError, parse, symbols
 from grpo_core.rewards.number_words import words_value
@@ -128,6 +129,8 @@ _LETTERS_ONLY = re.compile(r"[^\W\d_]{3,}(?:[\s-]+[^\W\d_]+){0,12}|[^\x00-\x7f]{
 _ANGLED = re.compile(r"<[^<>=]*,[^<>=]*>")
 _SCALED = re.compile(r"-?[0-9]+(?:,[0-9]{3})*(?:\.[0-9]+)?\s*(?:(?:thousand|million|billion|trillion|dozen)(?![A-Za-z])|[万亿])")
 _BUILDER = re.compile(r"\s*\\?[A-Za-z]\s*(?:\\in\s*\\mathbb\s*\{?[RC]\}?\s*)?(?:\||:)\s*(?P<condition>.+)", re.DOTALL)
+_TO = re.compile(r"\A(?P<first>[0-9]+)\s+to\s+(?P<second>[0-9]+)\Z")
+_MIXED_WORDS = re.compile(r"(?P<whole>-?[0-9]+)\s+and\s+(?P<part>[0-9]+/[0-9]+|\\frac\s*\{[0-9]+\}\{[0-9]+\}|\\frac[0-9]{2})")
 _WORDY = re.compile(r"[A-Za-z\u00c0-\u9fff\uac00-\ud7af][A-Za-z\u00c0-\u9fff\uac00-\ud7af\s.,'\"()\-–:;/&0-9]*")
 _PLUS_MINUS = re.compile(r"\\(pm|mp)(?![A-Za-z])")
 
@@ -162,9 +165,15 @@ def read(text: str, nested: int = 0) -> Reading:
         text = f"\\{text[:-1]}\\}}"  # a set that lost its backslashes
     text = text.replace("$", " ") if text.count("$") > 1 else text
     text = _split(text, _ARROW)[-1]
+    text = _TO.sub(r"\g<first>:\g<second>", text)
     groups = [group for group in _split(text, _CONJUNCTION) if group]
     if len(groups) > 1:
-        return _grouped([_commas(group, nested) for group in groups])
+        joined = _grouped([_commas(group, nested) for group in groups])
+        mixed = _MIXED_WORDS.fullmatch(text)
+        if mixed is not None and isinstance(joined, Listing):
+            number_text = _scalar(f"{mixed['whole']} {mixed['part']}")
+            return Listing("", joined.items, number_text if isinstance(number_text, Scalar) else None)
+        return joined
     return _commas(groups[0] if groups else text, nested)
 
 
@@ -388,7 +397,7 @@ def _clock(text: str) -> Ratio | None:
         return None
     if half:
         hours = hours % 12 + (12 if half == "p" else 0)
-    parts = tuple(Scalar(part, Node("number", value=int(part))) for part in text.split(":")) if not half and text.replace(":", "").isdigit() else ()
+    parts = tuple(Scalar(part, Node("number", value=Fraction(part))) for part in text.split(":")) if not half and text.replace(":", "").isdigit() else ()
     return Ratio(parts, hours * 3600 + int(match["minutes"]) * 60 + int(match["seconds"] or 0))  # type: ignore[arg-type]
 
 

@@ -9,6 +9,8 @@ import re
 from dataclasses import dataclass
 from fractions import Fraction
 
+from grpo_core.rewards.number_words import words_value
+
 
 @dataclass(frozen=True, slots=True)
 class Unit:
@@ -95,6 +97,7 @@ _CURRENCY_BEFORE = re.compile(
     r"\s*(?=[-+.0-9\\({])"
 )
 _WORD = r"(?:[A-Za-z\u00c0-\u024f]+\.?|[°€£¥₹₽₩¢$Ω%µ]C?F?|[\u0400-\u04ff\u0600-\u06ff\u0900-\u097f\u3040-\u9fff\uac00-\ud7af]+)"
+_ASIDE = re.compile(r"(?<=[0-9}a-z.])\s*\(\s*([A-Za-z][A-Za-z\s/^0-9-]{2,40})\)\Z")
 _POWER = r"(?:\s*\^\s*(?:\{\s*-?[0-9]\s*\}|-?[0-9]))?"
 _AFTER = re.compile(
     rf"(?:(?<=[0-9)}}\]!%.])|(?<=\\pi)|(?<=\\pi ))(?P<unit>[-\s]*(?:\\cdot\s*)?{_WORD}{_POWER}(?:(?:\s*[-/·*,]?\s*|\s*\\cdot\s*){_WORD}{_POWER}){{0,7}})\s*\Z"
@@ -118,6 +121,10 @@ def without_unit(text: str) -> tuple[str, Unit | None]:
         if after is not None and after != NOUN and after != _KNOWN.get(name):
             return text, None  # two different ones
         return inner, _KNOWN.get(name, Unit(name))
+    aside = _ASIDE.search(text)
+    if aside is not None and (words_value(aside[1]) is not None or read_unit(aside[1]) is not None):
+        inner, unit = without_unit(text[: aside.start()])
+        return inner, unit or read_unit(aside[1]) or NOUN
     given, text = text, _DEGREES.sub("°", text)
     if "°" in text and not text.isascii():
         text = re.sub("°\\s+(?=[CF]\\Z)", "°", text)
