@@ -23,6 +23,7 @@ _MAX_WORK = 20_000_000  # bits touched by one exact evaluation
 _MAX_NODES = 3_000  # for evaluation at points
 _MAX_LOG = 1e7  # natural logarithm of the largest size of an inexact value
 _DIGITS = 60
+_MAX_DIGITS = 2_500
 _AGREED = mpmath.mpf(10) ** -30
 _NONE = mpmath.mpf(10) ** -40
 _POINTS = 8
@@ -176,14 +177,16 @@ def same_value(first: Node, second: Node) -> bool | None:
     if not names:
         return _same_constant(first, second)
     _limited(first, second)
+    extra = _extra_digits(first, second)
+    agreed, none = _AGREED * mpmath.mpf(10) ** -extra, _NONE * mpmath.mpf(10) ** -extra
     real: list[bool] = []
     other: list[bool] = []
     for point in range(_POINTS):
         values = _point(names, point)
         try:
-            with mpmath.workdps(_DIGITS):
+            with mpmath.workdps(_DIGITS + extra):
                 one, two = _numeric(first, values), _numeric(second, values)
-                close = abs(one - two) <= max(_AGREED * max(abs(one), abs(two)), _NONE)
+                close = abs(one - two) <= max(agreed * max(abs(one), abs(two)), none)
                 (real if _is_real(one) and _is_real(two) else other).append(bool(close))
         except (UndefinedError, TooLargeError):
             continue
@@ -259,8 +262,9 @@ def _same_constant(first: Node, second: Node) -> bool | None:
         return values[0] == values[1]
     _limited(first, second)
     differences: list[Any] = []
+    base = _DIGITS + _extra_digits(first, second)
     try:
-        for digits in (_DIGITS, 2 * _DIGITS):
+        for digits in (base, 2 * base):
             with mpmath.workdps(digits):
                 one, two = _numeric(first, {}), _numeric(second, {})
                 differences.append(abs(one - two))
@@ -271,6 +275,28 @@ def _same_constant(first: Node, second: Node) -> bool | None:
     except TooLargeError:
         return False
     return bool(differences[1] <= differences[0] * _AGREED or (not differences[0] and differences[1] < _NONE))
+
+
+def _extra_digits(*trees: Node) -> int:
+    r"""Digits beyond the usual that it takes to see the smallest part of a sum: 200 for ``\sqrt{2} + 10^{-200}``."""
+    digits = 0.0
+    waiting = list(trees)
+    while waiting:
+        node = waiting.pop()
+        waiting.extend(node.parts)
+        if node.kind == "number":
+            digits += max(0, max(node.value.numerator.bit_length(), node.value.denominator.bit_length()) - 24) * 0.302
+        elif node.kind in ("power", "factorial"):
+            try:
+                sizes = [exact(part) for part in node.parts]
+            except (InexactError, UndefinedError, TooLargeError):
+                continue
+            if node.kind == "factorial":
+                digits += float(min(abs(sizes[0]), 10_000)) * 4
+            else:
+                bits = max(sizes[0].numerator.bit_length(), sizes[0].denominator.bit_length())
+                digits += float(min(abs(sizes[1]), 100_000)) * bits * 0.302
+    return min(int(digits), _MAX_DIGITS)
 
 
 def _point(names: list[str], point: int) -> dict[str, Any]:

@@ -71,7 +71,7 @@ def quick_check(answer: str, gold: str) -> tuple[Verdict, str] | None:
         return Verdict.OK, ""
     if len(gold_plain) > 2 and gold_plain.isalpha() and gold_plain.casefold() == answer_plain.casefold():
         return Verdict.OK, ""
-    answer_number, gold_number = number(answer_plain.rstrip("% ")), number(gold_plain.rstrip("% "))
+    answer_number, gold_number = number(answer_plain.removesuffix("%")), number(gold_plain.removesuffix("%"))
     if answer_number is None or gold_number is None:
         return _same_choice(answer, gold)
     if answer_number == gold_number:

@@ -132,6 +132,8 @@ def _ended(text: str) -> str:
     previous = None
     while text != previous:
         previous = text
+        if text.endswith("...") and text[-4:-3].isdigit():
+            return text  # the digits go on
         text = text.rstrip(_END).removesuffix("\\qquad").removesuffix("\\quad")
         if text.endswith("!") and not (text[-2:-1].isalnum() or text[-2:-1] in "!}])"):
             text = text.rstrip("!")

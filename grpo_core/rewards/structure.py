@@ -281,7 +281,9 @@ def _relation(text: str, nested: int) -> Reading | None:
         operators.append(match["named"] or _TWO.get(match["two"] or "", "") or match["one"])
         start = match.end()
     sides.append(text[start:].strip())
-    if not sides[0]:
+    if not sides[0] and operators[0] in ("<", ">", "le", "ge", "ne"):
+        sides[0] = "x"  # "> 42" says what some unknown is
+    elif not sides[0]:
         sides, operators = sides[1:], operators[1:]
     if not all(sides) or not sides:
         raise UnreadableError("a side is missing")
