@@ -17,7 +17,10 @@ _WITH_TEXT = re.compile(
     re.DOTALL,
 )
 _SPACED = re.compile(r"(?P<letter>[A-J])\s+(?P<rest>[A-Z][a-z].*)", re.DOTALL)
-_SEVERAL = re.compile(r"\A(?:and|or|,|/|;|&|\+|-|\*|=|\^|[(\[]?[A-J][)\]]|[A-J]\b(?!\s+[a-z]))|\b(?:or|and|/)\s*[(\[]?[A-J][)\].,]?\s*(?:\Z|\W)", re.IGNORECASE)
+_SEVERAL = re.compile(
+    r"\A(?:and|or|,|/|;|&|\+|-|\*|=|\^|[(\[]?[A-J][)\]]|[A-J]\b(?!\s+[a-z]))|\b(?:or|and|/)\s*[(\[]?[A-J][)\].,]?\s*(?:\Z|\W)",
+    re.IGNORECASE,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,5 +41,7 @@ def choice(text: str) -> Choice | None:
     match = _WITH_TEXT.fullmatch(text) or _SPACED.fullmatch(text)
     if match is None or _SEVERAL.search(match["rest"]):
         return None
-    letter = match["letter"] if "letter" in match.groupdict() else match["bracketed"] or match["marked"] or match["tight"]
+    letter = (
+        match["letter"] if "letter" in match.groupdict() else match["bracketed"] or match["marked"] or match["tight"]
+    )
     return Choice(letter.upper(), match["rest"].strip())

@@ -16,30 +16,19 @@ from collections.abc import Sequence
 from fractions import Fraction
 from typing import Any
 
-import mpmath
-
-from grpo_core.rewards.evaluate import InexactError, UndefinedError, exact, ratio, real_value, same_value
-from grpo_core.rewards.expression import Node, TooLargeError, UnreadableError, parse, symbols
-from grpo_core.rewards.realsets import EVERYTHING, Piece, RealSet, combined, point, same_set
-from grpo_core.rewards.structure import (
-    AllReals,
-    Item,
-    Listing,
-    Matrix,
-    Ratio,
-    Reading,
-    Relation,
-    Scalar,
-    SetOperation,
-    Words,
-    assigned,
-    read,
-)
+from grpo_core.rewards.decimals import literal_of, stands_for
+from grpo_core.rewards.evaluate import ratio, real_value, same_value
+from grpo_core.rewards.exact import InexactError, UndefinedError
+from grpo_core.rewards.expression import parse, symbols
+from grpo_core.rewards.kinds import Item, Listing, Matrix, Ratio, Reading, Relation, Scalar, SetOperation, Words
+from grpo_core.rewards.realsets import same_set
+from grpo_core.rewards.solutions import FLIPPED, real_set
+from grpo_core.rewards.structure import assigned, read
+from grpo_core.rewards.tokens import Node, TooLargeError, UnreadableError
 from grpo_core.rewards.units import conversion
 
 _ANSWER_DIGITS = 12
 _GOLD_DIGITS = 6
-_FLIPPED = {"<": ">", ">": "<", "le": "ge", "ge": "le", "=": "=", "ne": "ne"}
 
 
 def same(gold: Reading, answer: Reading) -> bool | None:
@@ -64,7 +53,12 @@ def same(gold: Reading, answer: Reading) -> bool | None:
             if number is not None:
                 return _same_scalars(number, other) if one is gold else _same_scalars(other, number)
             pairs = [(item.value, other) if one is gold else (other, item.value) for item in one.items[:50]]
-            return bool(pairs) and not one.brackets.strip("{}") and len(one.items) < 50 and _all(same(*pair) for pair in pairs)
+            return (
+                bool(pairs)
+                and not one.brackets.strip("{}")
+                and len(one.items) < 50
+                and _all(same(*pair) for pair in pairs)
+            )
     if isinstance(gold, Listing) and isinstance(answer, Listing):
         listed = _same_listings(gold, answer)
         if listed or not (_is_set(gold) and _is_set(answer)):
@@ -86,7 +80,10 @@ def _same_scalars(gold: Scalar, answer: Scalar) -> bool | None:
         if plain or (gold.percent and answer.percent):
             return plain
         hundredth = Node("number", value=Fraction(1, 100))
-        scaled = [Node("multiply", (tree, hundredth)) if side.percent else tree for tree, side in ((first, gold), (second, answer))]
+        scaled = [
+            Node("multiply", (tree, hundredth)) if side.percent else tree
+            for tree, side in ((first, gold), (second, answer))
+        ]
         return _same_trees(*scaled)
     outcome: bool | None = None
     if gold.tree is not None and answer.tree is not None:
@@ -103,14 +100,24 @@ def _same_scalars(gold: Scalar, answer: Scalar) -> bool | None:
     quantities = _same_trees(first, second if factor == 1 else Node("multiply", (second, Node("number", value=factor))))
     if not quantities and gold.unit is not None and gold.unit.dimension == "angle" and answer.unit is None:
         quantities = "pi" in _constants(second) and _same_trees(
-            first, Node("multiply", (second, Node("number", value=Fraction(180)), Node("inverse", (Node("constant", name="pi"),))))
+            first,
+            Node(
+                "multiply",
+                (second, Node("number", value=Fraction(180)), Node("inverse", (Node("constant", name="pi"),))),
+            ),
         )
     return quantities
 
 
 def _may_be_symbol(gold: Scalar) -> bool:
     """A single letter right behind the number (``3m``) may as well be a variable of the question."""
-    return len(gold.text) > 1 and gold.text[-1].isalpha() and gold.text[-1].isascii() and not gold.text[-2].isalpha() and gold.text[-2] not in " \\$°"
+    return (
+        len(gold.text) > 1
+        and gold.text[-1].isalpha()
+        and gold.text[-1].isascii()
+        and not gold.text[-2].isalpha()
+        and gold.text[-2] not in " \\$°"
+    )
 
 
 def _constants(tree: Node) -> set[str]:
@@ -124,52 +131,10 @@ def _same_trees(gold: Node, answer: Node) -> bool | None:
     outcome = same_value(gold, answer)
     if outcome is False and not symbols(gold) and not symbols(answer):
         for written, other, digits in ((gold, answer, _GOLD_DIGITS), (answer, gold, _ANSWER_DIGITS)):
-            literal = _literal(written)
-            if literal is not None and literal.digits >= digits and _stands_for(literal, other):
+            literal = literal_of(written)
+            if literal is not None and literal.digits >= digits and stands_for(literal, other):
                 return True
     return outcome
-
-
-def _literal(tree: Node) -> Node | None:
-    r"""A decimal literal, also with a sign or a power of ten behind it, as one number with its places."""
-    if tree.kind == "group":
-        return _literal(tree.parts[0])
-    if tree.kind == "negate":
-        inner = _literal(tree.parts[0])
-        return None if inner is None else Node("number", value=-inner.value, places=inner.places, digits=inner.digits)
-    if tree.kind == "number" and tree.places is not None:
-        return tree
-    if tree.kind == "multiply" and len(tree.parts) == 2 and tree.parts[0].places is not None and tree.parts[1].kind == "power":
-        base, power = tree.parts[1].parts
-        try:
-            if exact(base) == 10 and exact(power).denominator == 1 and abs(exact(power)) < 1000:
-                mantissa, shift = tree.parts[0], int(exact(power))
-                assert mantissa.places is not None
-                value = mantissa.value * Fraction(10) ** shift
-                return Node("number", value=value, places=mantissa.places - shift, digits=mantissa.digits)
-        except (InexactError, UndefinedError):
-            return None
-    return None
-
-
-def _stands_for(literal: Node, other: Node) -> bool:
-    """Whether ``other``, which its places cannot write out, lies within one unit of the literal's last place."""
-    assert literal.places is not None
-    unit = Fraction(10) ** -literal.places
-    try:
-        value = exact(other)
-        return (value / unit).denominator != 1 and abs(value - literal.value) <= unit
-    except InexactError:
-        pass
-    except (UndefinedError, TooLargeError):
-        return False
-    try:
-        approximate = real_value(other)
-    except (InexactError, UndefinedError, TooLargeError):
-        return False
-    with mpmath.workdps(60):
-        written, step = (mpmath.mpf(number.numerator) / number.denominator for number in (literal.value, unit))
-        return bool(abs(approximate - written) <= step)
 
 
 def _same_ratios(gold: Reading, answer: Reading) -> bool | None:
@@ -281,7 +246,11 @@ def _same_relations(gold: Reading, answer: Reading) -> bool | None:
 def _values(relation: Relation) -> list[Reading]:
     """The sides that may count as the value: the last one, and those that an ``approx`` sets beside it and that agree."""
     texts = [relation.sides[-1]]
-    if set(relation.operators) == {"="} and len(relation.sides) == 2 and assigned(Relation(relation.sides[::-1], ("=",))):
+    if (
+        set(relation.operators) == {"="}
+        and len(relation.sides) == 2
+        and assigned(Relation(relation.sides[::-1], ("=",)))
+    ):
         texts = [relation.sides[0]] if assigned(relation) is None else texts
     for place in range(len(relation.operators) - 1, -1, -1):
         if relation.operators[place] != "approx":
@@ -338,7 +307,7 @@ def _steps(relation: Relation) -> list[tuple[Node, str]] | None:
     """Each two neighbouring sides as ``(left - right, operator)``."""
     steps = []
     for place, operator in enumerate(relation.operators):
-        if operator not in _FLIPPED:
+        if operator not in FLIPPED:
             return None
         try:
             left, right = (parse(side) for side in relation.sides[place : place + 2])
@@ -352,7 +321,7 @@ def _same_step(gold: tuple[Node, str], answer: tuple[Node, str]) -> bool:
     factor = ratio(gold[0], answer[0])
     if factor is None:
         return False
-    return answer[1] == (gold[1] if factor > 0 else _FLIPPED[gold[1]])
+    return answer[1] == (gold[1] if factor > 0 else FLIPPED[gold[1]])
 
 
 def _is_set(reading: Reading) -> bool:
@@ -361,95 +330,10 @@ def _is_set(reading: Reading) -> bool:
 
 def _same_sets(gold: Reading, answer: Reading) -> bool | None:
     try:
-        return same_set(_real_set(gold), _real_set(answer))
+        return same_set(real_set(gold), real_set(answer))
     except (UnreadableError, InexactError, UndefinedError):
         pass
     if isinstance(gold, SetOperation) and isinstance(answer, SetOperation):
         return True if gold == answer else None
     kinds = (type(gold), type(answer))
     return None if SetOperation in kinds and Scalar not in kinds else False
-
-
-def _real_set(reading: Reading) -> RealSet:
-    """The numbers that an interval, a finite set, an inequality or an operation on such describes.
-
-    Raises:
-        InexactError: its ends have symbols.
-        UnreadableError: it is no set of reals.
-    """
-    if isinstance(reading, AllReals):
-        return EVERYTHING
-    if isinstance(reading, SetOperation):
-        operation = {"cup": "union", "cap": "intersection", "setminus": "difference"}[reading.operator]
-        return combined(_real_set(reading.left), _real_set(reading.right), operation)  # type: ignore[arg-type]
-    if isinstance(reading, Listing):
-        if reading.brackets == "{}":
-            return tuple(point(_end(item.value)) for item in reading.items)
-        if reading.brackets and len(reading.items) == 2 and not any(item.name for item in reading.items):
-            low, high = (_end(item.value) for item in reading.items)
-            if low > high:
-                raise UnreadableError("a pair, no interval")
-            return (Piece(low, high, reading.brackets[0] == "[", reading.brackets[1] == "]"),)
-        if not reading.brackets and reading.items and all(isinstance(item.value, Relation) for item in reading.items):
-            whole: RealSet = ()
-            for item in reading.items:
-                whole = combined(whole, _real_set(item.value), "union")
-            return whole
-    if isinstance(reading, Relation):
-        return _solved(reading)
-    raise UnreadableError("no set")
-
-
-def _end(reading: Reading) -> Any:
-    if not isinstance(reading, Scalar) or reading.tree is None:
-        raise UnreadableError("no end")
-    tree, sign = reading.tree, 1
-    while tree.kind in ("negate", "group"):
-        sign, tree = (-sign if tree.kind == "negate" else sign), tree.parts[0]
-    if tree.kind == "constant" and tree.name == "infinity":
-        return sign * mpmath.inf
-    return sign * real_value(tree)
-
-
-def _solved(relation: Relation) -> RealSet:
-    """The solutions of inequalities between numbers and one unknown, as in ``0 < x \\le 5``, ``-x > 1`` or ``0 < f(x) < 1``."""
-    whole = EVERYTHING
-    unknown: str | None = None
-    for place, operator in enumerate(relation.operators):
-        left, right = (parse(side) for side in relation.sides[place : place + 2])
-        names = symbols(left) | symbols(right)
-        if len(names) != 1 or (unknown is not None and names != {unknown}) or operator not in _FLIPPED:
-            raise UnreadableError("no single unknown")
-        unknown = next(iter(names))
-        whole = combined(whole, _half_line(left, right, operator, unknown), "intersection")
-    return whole
-
-
-def _within(end: Any, operator: str) -> RealSet:
-    """``|x|`` against a number."""
-    if end < 0 or operator not in ("<", "le", ">", "ge"):
-        raise UnreadableError("no distance")
-    if operator in ("<", "le"):
-        return (Piece(-end, end, operator == "le", operator == "le"),)
-    return (Piece(-mpmath.inf, -end, False, operator == "ge"), Piece(end, mpmath.inf, operator == "ge", False))
-
-
-def _half_line(left: Node, right: Node, operator: str, unknown: str) -> RealSet:
-    kind = "call" if "(" in unknown else "symbol"
-    for side, other, turned in ((left, right, operator), (right, left, _FLIPPED[operator])):
-        sign = 1
-        while side.kind in ("negate", "group"):
-            sign, side = (-sign if side.kind == "negate" else sign), side.parts[0]
-        if side.kind == "function" and side.name == "abs" and side.parts[0].kind == "symbol" and not symbols(other):
-            return _within(_end(Scalar("", other)), turned)
-        if side.kind == kind and side.name == unknown and not symbols(other):
-            end = sign * _end(Scalar("", other))
-            turned = turned if sign > 0 else _FLIPPED[turned]
-            if turned == "=":
-                return (point(end),)
-            if turned == "ne":
-                return combined(EVERYTHING, (point(end),), "difference")
-            if turned in ("<", "le"):
-                return (Piece(-mpmath.inf, end, False, turned == "le"),)
-            return (Piece(end, mpmath.inf, turned == "ge", False),)
-    raise UnreadableError("not solved here")

@@ -7,63 +7,14 @@ parenthesis follows; ``\log`` has base 10.
 """
 
 import re
-from dataclasses import dataclass
 from fractions import Fraction
 
+from grpo_core.rewards.names import NameReader
+from grpo_core.rewards.tokens import FUNCTIONS, SYMBOL_COMMANDS, WORDS, Node, TooLargeError, UnreadableError, tokenised
+
 MAX_DEPTH = 40
-MAX_TOKENS = 45_000
-MAX_DIGITS = 2_000
-"""Longest run of digits read as a number."""
 
-
-class UnreadableError(Exception):
-    """This text is nothing that this reader knows."""
-
-
-class TooLargeError(Exception):
-    """This text is nested, long or large beyond what any real answer is: no further check would help."""
-
-
-@dataclass(frozen=True, slots=True)
-class Node:
-    """One operation. ``kind`` says which; ``name`` holds the symbol or function, ``value`` the number.
-
-    For a decimal literal ``places`` is its number of digits after the point, ``digits`` of significant ones.
-    """
-
-    kind: str
-    parts: tuple["Node", ...] = ()
-    name: str = ""
-    value: Fraction = Fraction(0)
-    places: int | None = None
-    digits: int = 0
-
-
-FUNCTIONS = frozenset(
-    "sin cos tan cot sec csc sinh cosh tanh arcsin arccos arctan asin acos atan log ln lg exp gcd lcm max min".split()
-)
 _ALIASES = {"asin": "arcsin", "acos": "arccos", "atan": "arctan"}
-_CALLED = frozenset({"f", "g", "h", "F", "G", "H", r"\phi", r"\Phi", r"\psi", r"\Psi", r"\varphi"})
-_WORDS = frozenset({*FUNCTIONS, "sqrt", "pi", "infinity", "infty", "inf", "theta", "alpha", "beta", "frac", "mod"})
-_SYMBOL_COMMANDS = frozenset(
-    r"\\" [:1] + name
-    for name in (
-        "alpha beta gamma delta epsilon varepsilon zeta eta theta vartheta iota kappa lambda mu nu xi rho sigma tau "
-        "upsilon phi varphi chi psi omega Gamma Delta Theta Lambda Xi Pi Sigma Upsilon Phi Psi Omega hbar ell odot"
-    ).split()
-)
-_TOKEN = re.compile(
-    r"(?P<repeat>[0-9]*\.[0-9]*\\dot\s*\{?[0-9]\}?[0-9]*\\dot\s*\{?[0-9]\}?|[0-9]*\.[0-9]*(?:\\(?:overline|bar|dot)\s*(?:\{[0-9]+\}|[0-9])|\([0-9]{1,12}\)))"
-    r"|(?P<number>[1-9][0-9]{0,2}(?:,[0-9]{3})+(?![0-9])(?:\.[0-9]+)?|[0-9]+(?:\.[0-9]+)?\.?(?![0-9])|\.[0-9]+)"
-    r"(?P<exponent>[eE][-+]?[0-9]{1,6}(?![0-9A-Za-z.]))?"
-    r"|(?P<dots>\\[lc]?dots[a-z]?)"
-    r"|(?P<command>\\[A-Za-z]+|\\[{}%$|])"
-    r"|(?P<word>[A-Za-z]+)"
-    r"|(?P<operator>\*\*|[-+*/^_!(){}\[\]|,:'%=])"
-    r"|(?P<space>\s+)"
-    r"|(?P<other>.)",
-    re.DOTALL,
-)
 _OPENERS = {"(": ")", "[": "]", "{": "}", r"\{": r"\}", r"\lfloor": r"\rfloor", r"\lceil": r"\rceil"}
 _TIMES = frozenset({"*", r"\cdot", r"\times", r"\ast"})
 _DIVIDED = frozenset({"/", r"\div", ":"})
@@ -76,7 +27,7 @@ def parse(text: str) -> Node:
         UnreadableError: for what it does not know.
         TooLargeError: for what is nested too deeply, or too long.
     """
-    tokens = _tokens(text)
+    tokens = tokenised(text)
     reader = _Reader(tokens)
     tree = reader.expression()
     if reader.at < len(tokens):
@@ -96,73 +47,8 @@ def symbols(tree: Node) -> set[str]:
     return found
 
 
-@dataclass(frozen=True, slots=True)
-class _Token:
-    kind: str
-    text: str
-    spaced: bool
-    exponent: str = ""
-
-
-def _tokens(text: str) -> list[_Token]:
-    tokens: list[_Token] = []
-    spaced = False
-    for match in _TOKEN.finditer(text):
-        kind = match.lastgroup or "other"
-        if kind == "space":
-            spaced = True
-            continue
-        if kind in ("other", "dots"):
-            raise UnreadableError(f"unknown: {match[0]}")
-        if kind in ("number", "exponent"):
-            token = _Token("number", match["number"], spaced, match["exponent"] or "")
-        else:
-            token = _Token(kind, match[0], spaced)
-        if len(token.text) > MAX_DIGITS or len(tokens) > MAX_TOKENS:
-            raise TooLargeError("too long a number")
-        if kind == "word" and token.text not in _WORDS:
-            tokens.extend(_letters(token))
-        else:
-            tokens.append(token)
-        spaced = False
-    if not tokens:
-        raise UnreadableError("nothing there")
-    return tokens
-
-
-def _letters(word: _Token) -> list[_Token]:
-    """A run of letters is a known function with its argument (``sinx``), else a product of single letters."""
-    for name in sorted(_WORDS, key=len, reverse=True):
-        if word.text.startswith(name) and len(name) > 1 and len(word.text) - len(name) == 1:
-            return [_Token("word", name, word.spaced), _Token("word", word.text[len(name) :], False)]
-        if word.text.endswith(name) and name in ("pi", "sqrt") and len(word.text) - len(name) == 1:
-            return [_Token("word", word.text[0], word.spaced), _Token("word", name, False)]
-    if len(word.text) > 3:
-        raise UnreadableError(f"a word: {word.text[:20]}")
-    return [_Token("word", letter, word.spaced and not place) for place, letter in enumerate(word.text)]
-
-
-class _Reader:
+class _Reader(NameReader):
     """Recursive descent over tokens; each method reads one level of precedence and leaves ``at`` behind it."""
-
-    def __init__(self, tokens: list[_Token]) -> None:
-        self.tokens = tokens
-        self.at = 0
-        self.depth = 0
-        self.bars = 0
-
-    def peek(self, ahead: int = 0) -> str:
-        return self.tokens[self.at + ahead].text if self.at + ahead < len(self.tokens) else ""
-
-    def peek_kind(self, ahead: int = 0) -> str:
-        return self.tokens[self.at + ahead].kind if self.at + ahead < len(self.tokens) else ""
-
-    def take(self, expected: str = "") -> str:
-        text = self.peek()
-        if not text or (expected and text != expected):
-            raise UnreadableError(f"expected {expected or 'more'}")
-        self.at += 1
-        return text
 
     def expression(self) -> Node:
         self.depth += 1
@@ -216,13 +102,13 @@ class _Reader:
         """Whether a factor follows without a sign between: ``2x``, ``2^6 3^5``, but never ``1 2``."""
         kind, text = self.peek_kind(), self.peek()
         if kind == "number" or kind == "repeat":
-            return self.tokens[self.at - 1].kind == "operator" and self.tokens[self.at - 1].text in ")}" or (
+            return (self.tokens[self.at - 1].kind == "operator" and self.tokens[self.at - 1].text in ")}") or (
                 self.at >= 2 and self.tokens[self.at - 2].text in ("^", "**")
             )
         if kind == "word":
             return text != "mod"
         if kind == "command":
-            return text in _OPENERS or text in _SYMBOL_COMMANDS or text[1:] in FUNCTIONS or text in _ATOMS
+            return text in _OPENERS or text in SYMBOL_COMMANDS or text[1:] in FUNCTIONS or text in _ATOMS
         return text in ("(", "{", "[") or (text == "|" and not self.bars)
 
     def factor(self) -> Node:
@@ -249,7 +135,9 @@ class _Reader:
         else:
             return None
         top, bottom = fraction.parts[0], fraction.parts[1].parts[0]
-        proper = all(part.kind == "number" and part.places is None for part in (top, bottom)) and top.value < bottom.value
+        proper = (
+            all(part.kind == "number" and part.places is None for part in (top, bottom)) and top.value < bottom.value
+        )
         if not proper or top.value <= 0:
             self.at = before
             return None
@@ -314,14 +202,14 @@ class _Reader:
             return self.group()
         if text == "|":
             return self.absolute()
-        if kind == "word" and text not in _WORDS:
+        if kind == "word" and text not in WORDS:
             self.at += 1
             return self.named(text)
         name = text.lstrip("\\")
         if name in FUNCTIONS:
             self.at += 1
             return self.function(_ALIASES.get(name, name))
-        if "\\" + name in _SYMBOL_COMMANDS:
+        if "\\" + name in SYMBOL_COMMANDS:
             self.at += 1
             return self.named("\\" + name)
         if kind in ("command", "word") and "\\" + name in _ATOMS:
@@ -339,9 +227,16 @@ class _Reader:
         if abs(power) > 5_000:
             raise TooLargeError("too large an exponent")
         significant = len((whole + part).lstrip("0"))
-        if based and self.peek() == "_" and not point and not token.exponent:  # a number in another base is not evaluated
+        if (
+            based and self.peek() == "_" and not point and not token.exponent
+        ):  # a number in another base is not evaluated
             return self.subscripted(Node("symbol", name=digits.lstrip("0") or "0"))
-        return Node("number", value=value * Fraction(10) ** power if power else value, places=len(part) - power if point else None, digits=significant)
+        return Node(
+            "number",
+            value=value * Fraction(10) ** power if power else value,
+            places=len(part) - power if point else None,
+            digits=significant,
+        )
 
     def group(self) -> Node:
         opener = self.take()
@@ -362,56 +257,6 @@ class _Reader:
         self.take("|")
         self.bars -= 1
         return Node("function", (inner,), "abs")
-
-    def named(self, name: str) -> Node:
-        if name == "e":
-            return Node("constant", name="e")
-        if name == "i" and self.peek() != "_":
-            return Node("constant", name="i")
-        symbol = self.subscripted(Node("symbol", name=name))
-        while self.peek() == "'" or (self.peek() == "^" and self.prime_follows()):
-            symbol = Node("symbol", name=symbol.name + "'")
-        if symbol.name.split("_")[0].rstrip("'") in _CALLED and self.peek() == "(":
-            return self.call(symbol.name)
-        return symbol
-
-    def prime_follows(self) -> bool:
-        r"""Steps over ``^\prime`` or ``^{\prime}``, to the one place before what follows."""
-        if self.peek(1) == r"\prime":
-            self.at += 2
-            return True
-        if self.peek(1) == "{" and self.peek(2) == r"\prime" and self.peek(3) == "}":
-            self.at += 4
-            return True
-        return False
-
-    def subscripted(self, symbol: Node) -> Node:
-        if self.peek() == "'":
-            self.at += 1
-            symbol = Node("symbol", name=symbol.name + "'")
-        if self.peek() != "_":
-            return symbol
-        self.at += 1
-        if self.peek() != "{":
-            return Node("symbol", name=f"{symbol.name}_{self.take()}")
-        self.at += 1
-        inside: list[str] = []
-        open_braces = 1
-        while open_braces:
-            text = self.take()
-            open_braces += (text == "{") - (text == "}")
-            inside.append(text)
-        return Node("symbol", name=f"{symbol.name}_{''.join(inside[:-1])}")
-
-    def call(self, name: str) -> Node:
-        """A value of an unknown function, named by its arguments as they are written."""
-        start = self.at
-        self.take("(")
-        open_brackets = 1
-        while open_brackets:
-            text = self.take()
-            open_brackets += (text == "(") - (text == ")")
-        return Node("call", name=name + "".join(token.text for token in self.tokens[start : self.at]))
 
     def function(self, name: str) -> Node:
         power: Node | None = None

@@ -22,7 +22,9 @@ _TURN = re.compile(
     r"<\|(?:im_end|im_start|endoftext|eot_id|end|user|assistant|end_of_text|start_header_id)\|>|</s>|<end_of_turn>|<start_of_turn>|\[INST\]"
     r"|\n[ \t]*(?:Human|User|###\s*(?:Instruction|Question|Human|Problem))\s*:"
 )
-_FIRST_TURN = re.compile(r"\s*(?:<\|(?:im_start|start_header_id|assistant)\|>(?:assistant)?(?:<\|end_header_id\|>)?\s*)+")
+_FIRST_TURN = re.compile(
+    r"\s*(?:<\|(?:im_start|start_header_id|assistant)\|>(?:assistant)?(?:<\|end_header_id\|>)?\s*)+"
+)
 _NEXT_QUESTION = re.compile(r"\n[ \t]*(?:\*\*)?(?:Question|Problem|Exercise|Q)\s*[0-9]{0,3}\s*(?:\*\*)?[.:]")
 _ANSWERED = re.compile(r"####[ \t]*\S|\\(?:boxed|fbox)\s*\{|[Aa]nswer(?:\s*(?:is|:)|</)")
 _ESCAPED_END = re.compile(r"\\{1,2}(?:boxed|fbox)\s*\{(?P<answer>[^{}]*[^{}\s\\])\s*\\+\}[\s$.]*")

@@ -18,11 +18,12 @@ from typing import Any
 
 from grpo_core.rewards.choices import Choice, choice
 from grpo_core.rewards.equality import same
-from grpo_core.rewards.expression import TooLargeError, UnreadableError
 from grpo_core.rewards.extract import final_answer
+from grpo_core.rewards.kinds import Reading, Words
 from grpo_core.rewards.normalise import bare, canonical, number, plain
-from grpo_core.rewards.structure import BrokenError, Reading, Words, read
-from grpo_core.rewards.units import conversion, without_unit
+from grpo_core.rewards.splitting import BrokenError
+from grpo_core.rewards.structure import read
+from grpo_core.rewards.tokens import TooLargeError, UnreadableError
 from grpo_core.rewards.verdict import Verdict
 
 MATH_VERSION = 2
@@ -131,7 +132,12 @@ def _same_choice(answer: str, gold: str) -> tuple[Verdict, str] | None:
     """Compares letters of a multiple choice, where the gold is one."""
     wanted, given = choice(canonical(gold)), choice(canonical(answer))
     if wanted is None:
-        if given is not None and given.text and given.letter in canonical(answer)[:3] and number(plain(given.text)) is not None:
+        if (
+            given is not None
+            and given.text
+            and given.letter in canonical(answer)[:3]
+            and number(plain(given.text)) is not None
+        ):
             return quick_check(given.text, gold)
         return None
     if given is not None and given.letter == wanted.letter and _is_letter(wanted, gold):

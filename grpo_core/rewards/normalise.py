@@ -17,7 +17,9 @@ _WRAPPERS = (
     ("$$", "$$"), ("$", "$"), (r"\(", r"\)"), (r"\[", r"\]"), ("**", "**"), ("*", "*"), ("__", "__"), ("`", "`"), ('"', '"'),
     ("'", "'"), ("{", "}"), (r"\{{", r"\}}"),
 )  # fmt: skip
-_COMMAND_WRAPPER = re.compile(r"\\(?:text|textbf|textit|textrm|textnormal|mathrm|mathbf|mathit|mbox|boxed|fbox|bf|rm|bold|underline)\s*\{")
+_COMMAND_WRAPPER = re.compile(
+    r"\\(?:text|textbf|textit|textrm|textnormal|mathrm|mathbf|mathit|mbox|boxed|fbox|bf|rm|bold|underline)\s*\{"
+)
 _TAG = re.compile(r"</?(?:answer|b|i|em|strong|p|span|div|code|sub|br|final_answer|result)\s*/?>", re.IGNORECASE)
 _LEAD = re.compile(
     r"\A(?:(?:the\s+)?(?:final\s+|correct\s+)?(?:answer|result|solution)\s*(?:is|are|:|=)+\s*:?|(?:is|are|equals)\s+"
@@ -31,10 +33,17 @@ _SPACING = re.compile(r"(?<!\\)\\[,;:> ]|\\q?quad(?![A-Za-z])|\\(?:thinspace|ens
 _SIZES = re.compile(
     r"\\(?:left|right|[bB]igg?[lrm]?|displaystyle|textstyle|scriptstyle|limits|nolimits|rm|bf|it|large|Large|LARGE|huge|Huge|small|tiny|normalsize|boldmath|mathstrut|strut|hfill|smash|middle)(?![A-Za-z])\s*\.?(?=\s*[\[\](){}|\\]|\s*\S)"
 )
-_COLOUR = re.compile(r"\\(?:text)?color\s*(?:\[[A-Za-z]+\])?\{[^{}]{0,30}\}|\\[hv]?phantom\{[^{}]{0,30}\}|(?:\\n(?![A-Za-z]))+\Z|\A(?:\\n(?![A-Za-z]))+")
+_COLOUR = re.compile(
+    r"\\(?:text)?color\s*(?:\[[A-Za-z]+\])?\{[^{}]{0,30}\}|\\[hv]?phantom\{[^{}]{0,30}\}|(?:\\n(?![A-Za-z]))+\Z|\A(?:\\n(?![A-Za-z]))+"
+)
 _MINUS_WORD = re.compile(r"\A(?:minus|negative)\s+(?=[0-9.\\(])", re.IGNORECASE)
-_LABEL = re.compile(r"\A(?P<words>[A-Za-z]{2,}(?:\s+[A-Za-z]+){0,6})\s*(?::|(?<![A-Za-z])is|(?<=[a-z]{4}\s)=)\s+(?=[-+0-9$.(\\])")
-_LABEL_DENIED = re.compile(r"\b(?:not|no|or|and|if|than|least|most|never|unless|wrong|incorrect|sin|cos|tan|log|ln|option|choice)\b", re.IGNORECASE)
+_LABEL = re.compile(
+    r"\A(?P<words>[A-Za-z]{2,}(?:\s+[A-Za-z]+){0,6})\s*(?::|(?<![A-Za-z])is|(?<=[a-z]{4}\s)=)\s+(?=[-+0-9$.(\\])"
+)
+_LABEL_DENIED = re.compile(
+    r"\b(?:not|no|or|and|if|than|least|most|never|unless|wrong|incorrect|sin|cos|tan|log|ln|option|choice)\b",
+    re.IGNORECASE,
+)
 _NAMED = re.compile(
     r"\\(?:text|textbf|textit|textrm|textsf|texttt|textnormal|mathrm|mathbf|mathit|mathsf|mathtt|mathcal|mbox|boldsymbol|"
     r"operatorname\*?|emph|underline|boxed|fbox|hbox|bold|mathnormal|pmb|bm|textsl|textsc|mathop)\s*\{([^{}]*)\}"
@@ -91,7 +100,13 @@ def canonical(answer: str) -> str:
                 break
             text = unwrapped
         text = _SIZES.sub("", _COLOUR.sub("", text))
-    text = _SPACING.sub(" ", _CROSS.sub(r"\\times ", text)).replace(r"\%", "%").replace(r"\&", "&").replace(r"\#", "#").strip()
+    text = (
+        _SPACING.sub(" ", _CROSS.sub(r"\\times ", text))
+        .replace(r"\%", "%")
+        .replace(r"\&", "&")
+        .replace(r"\#", "#")
+        .strip()
+    )
     text = _MINUS_WORD.sub("-", text)
     label = _LABEL.match(text)
     if label is not None and not _LABEL_DENIED.search(label["words"]):

@@ -67,7 +67,7 @@ def _whole(words: list[str]) -> int | None:
     for word in words:
         if word in _SMALL:
             value = _SMALL[word]
-            if not (value < 10 and last >= 20 and last % 10 == 0 or last >= 100):
+            if not ((value < 10 and last >= 20 and last % 10 == 0) or last >= 100):
                 return None
             group, last = group + value, value or 1
         elif word == "hundred":

@@ -82,15 +82,18 @@ def _kept(in_first: bool, in_second: bool, operation: Operation) -> bool:
 def _holds(pieces: RealSet, atom: Piece) -> bool:
     if _same(atom.low, atom.high):
         return any(
-            (piece.low < atom.low and atom.low < piece.high and not _same(piece.low, atom.low))
-            and not _same(piece.high, atom.low)
+            (
+                (piece.low < atom.low and atom.low < piece.high and not _same(piece.low, atom.low))
+                and not _same(piece.high, atom.low)
+            )
             or (_same(piece.low, atom.low) and piece.low_in)
             or (_same(piece.high, atom.low) and piece.high_in)
             for piece in pieces
             if is_interval(piece)
         )
     return any(
-        (piece.low < atom.low or _same(piece.low, atom.low)) and (piece.high > atom.high or _same(piece.high, atom.high))
+        (piece.low < atom.low or _same(piece.low, atom.low))
+        and (piece.high > atom.high or _same(piece.high, atom.high))
         for piece in pieces
         if is_interval(piece) and not _same(piece.low, piece.high)
     )

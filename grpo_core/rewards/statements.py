@@ -39,10 +39,14 @@ _MATH = re.compile(
 _JOINT = re.compile(r"\s*(?:,?\s*(?:and|or|und|oder|et|ou|和|或|与)(?![A-Za-z])|,|;|、|，)\s*\Z", re.IGNORECASE)
 _PERCENT_AFTER = re.compile(r"\s*(?:\\?%|percent(?:age)?\b|pct\b)", re.IGNORECASE)
 _ENGLISH = re.compile(r"[A-Za-z]{2,}")
-_LETTER = re.compile(r"\(?(?P<letter>[A-HJ-Z])\)?(?=\s*(?:[.,:;)!?*\"]|\Z|\n|[^\x00-\x7f]|\s(?:because|since|as|which|it|and not|non|not|nicht)\b))")
+_LETTER = re.compile(
+    r"\(?(?P<letter>[A-HJ-Z])\)?(?=\s*(?:[.,:;)!?*\"]|\Z|\n|[^\x00-\x7f]|\s(?:because|since|as|which|it|and not|non|not|nicht)\b))"
+)
 _LETTERS = re.compile(r"\(?[A-HJ]\)?(?:\s*(?:,|and|or|/|&|or maybe)\s*\(?[A-HJ]\)?)+(?![A-Za-z])")
 _SENTENCE_END = re.compile(r"(?<![0-9])\.(?=\s|\Z|\*)|(?<=[0-9])\.(?=\s|\Z|\*)|\n\s*\n|(?<=\S)\n|[。!?！？]|<")
-_COPULA = re.compile(r"(?:(?<![A-Za-z])(?:is|are|equals?|was|becomes|est|ist|es|makes?|gives?)(?![A-Za-z])|=|:|是|为)\s*")
+_COPULA = re.compile(
+    r"(?:(?<![A-Za-z])(?:is|are|equals?|was|becomes|est|ist|es|makes?|gives?)(?![A-Za-z])|=|:|是|为)\s*"
+)
 _NUMBER_TEXT = r"(?:[0-9]{1,3}(?:,[0-9]{3})+(?![0-9])|[0-9]+)(?:\.[0-9]+)?|\.[0-9]+"
 _PIECE = re.compile(
     r"\s*(?:[-+]?(?:\\?[$€£¥])?(?:" + _NUMBER_TEXT + r")(?:[eE][-+]?[0-9]{1,4}(?![0-9A-Za-z]))?"
@@ -50,7 +54,9 @@ _PIECE = re.compile(
     r"|\\(?:pi|cdot|times|div|pm|le|ge|ne|infty|in|cup|circ|theta|alpha|beta)(?![A-Za-z])\s?|\\[{}]|\^\s*\{[^{}]{1,40}\}|(?:sqrt|sin|cos|tan|log|ln|pi)(?![A-Za-z])"
     r"|[-+*/^=<>()\[\]{}|!%,:;]|(?<![A-Za-z'])[A-Za-z](?![A-Za-z']))"
 )
-_DECIMAL_COMMA = re.compile(r"(?<![0-9,.])(?:(?P<whole>[0-9]+),(?P<part>[0-9]{1,2}|[0-9]{4,})|0,(?P<small>[0-9]{3,}))(?![0-9,])(?!\s*,)")
+_DECIMAL_COMMA = re.compile(
+    r"(?<![0-9,.])(?:(?P<whole>[0-9]+),(?P<part>[0-9]{1,2}|[0-9]{4,})|0,(?P<small>[0-9]{3,}))(?![0-9,])(?!\s*,)"
+)
 _AFTER_WORDS = re.compile(r"\s*(?P<words>[^\s.,;:!?\n]+(?:\s+[^\s.,;:!?\n]+){0,2})")
 _DIGITS = r"(?:[0-9]{1,3}(?:,[0-9]{3})+(?![0-9])|[0-9]+)(?:\.[0-9]+)?|\.[0-9]+"
 _NUMBER = re.compile(
@@ -107,7 +113,10 @@ def trailing_answer(text: str) -> str | None:
 def last_number(text: str) -> str | None:
     """The last number of ``text`` as ``-1234.5``, ``3/4`` or ``1.5e3``; None where there is none that stands alone."""
     if not text.isascii():
-        text = "".join(ascii_math(character) if character.isdecimal() or character in "−，．½¼¾" else character for character in text)
+        text = "".join(
+            ascii_math(character) if character.isdecimal() or character in "−，．½¼¾" else character
+            for character in text
+        )
     text = _DECIMAL_COMMA.sub(_with_point, text)
     match = _last(_NUMBER, text)
     if match is None:
@@ -252,22 +261,34 @@ def _is_prose(inner: str) -> bool:
     """Whether two dollar signs of money, not of mathematics, hold this text."""
     stripped = re.sub(r"\\(?:text|mathrm|textbf|mbox|operatorname|begin|end)\s*\{[^{}]*\}|\\[A-Za-z]+", " ", inner)
     words = _ENGLISH.findall(stripped)
-    return len(words) > 1 and (len([word for word in words if len(word) > 2]) > 1 or bool(re.search(r"[?!]|\. ", stripped)))
+    return len(words) > 1 and (
+        len([word for word in words if len(word) > 2]) > 1 or bool(re.search(r"[?!]|\. ", stripped))
+    )
 
 
 def _is_formula(text: str) -> bool:
     """Whether a whole text is one formula: something mathematical and no word of prose."""
     text = text.strip().strip("$").strip()
-    if "\n\n" in text or "$" in text.strip("$")[1:] and not re.search(r"\\\$|[0-9]\$|\$[0-9]", text):
+    if "\n\n" in text or ("$" in text.strip("$")[1:] and not re.search(r"\\\$|[0-9]\$|\$[0-9]", text)):
         return False
-    stripped = re.sub(r"\\(?:text|mathrm|textbf|mbox|operatorname|begin|end)\s*\{[^{}]*\}|\\[A-Za-z]+|\b(?:sin|cos|tan|log|ln|sqrt|pi|and|or|exp|gcd|max|min)\b", " ", text)
-    return bool(re.search(r"[0-9=<>]|\\", text)) and not re.search(r"[^\W\d_]{2,}", stripped) and not re.search(r"[\[\]].*[\[\]].*[\[\]]", text)
+    stripped = re.sub(
+        r"\\(?:text|mathrm|textbf|mbox|operatorname|begin|end)\s*\{[^{}]*\}|\\[A-Za-z]+|\b(?:sin|cos|tan|log|ln|sqrt|pi|and|or|exp|gcd|max|min)\b",
+        " ",
+        text,
+    )
+    return (
+        bool(re.search(r"[0-9=<>]|\\", text))
+        and not re.search(r"[^\W\d_]{2,}", stripped)
+        and not re.search(r"[\[\]].*[\[\]].*[\[\]]", text)
+    )
 
 
 def _touching(text: str, number: re.Match[str]) -> str | None:
     """The whole run that a number is part of (``9π``, ``2^10``, ``2√3``), or None where it stands alone."""
     before = text[max(0, number.start() - 12) : number.start()]
-    if not (_TOUCHED.match(text, number.end()) or re.search(r"(?:√|\^|[0-9a-z)]\*\*|\\sqrt\{?|sqrt\(?|_\{?)\s?\Z", before)):
+    if not (
+        _TOUCHED.match(text, number.end()) or re.search(r"(?:√|\^|[0-9a-z)]\*\*|\\sqrt\{?|sqrt\(?|_\{?)\s?\Z", before)
+    ):
         return None
     for run in _RUN_CHARS.finditer(text, max(0, number.start() - 120)):
         if run.start() <= number.start() < run.end():

@@ -6,99 +6,34 @@ wanted. ``p=5,q=2;p=7,q=2`` are two named tuples. ``\pm`` stands for both values
 """
 
 import re
-from dataclasses import dataclass
-from fractions import Fraction
 
-from grpo_core.rewards.expression import Node, TooLargeError, UnreadableError, parse, symbols
+from grpo_core.rewards.expression import parse
+from grpo_core.rewards.kinds import (
+    AllReals,
+    Item,
+    Listing,
+    Matrix,
+    Ratio,
+    Reading,
+    Relation,
+    Scalar,
+    SetOperation,
+)
 from grpo_core.rewards.number_words import words_value
-from grpo_core.rewards.units import NOUN, Unit, without_unit
+from grpo_core.rewards.scalars import GERMAN, TWO_WHOLES, read_clock, read_scalar
+from grpo_core.rewards.splitting import spans, split, top_matches
+from grpo_core.rewards.tokens import Node, TooLargeError, UnreadableError
+from grpo_core.rewards.units import without_unit
 
 MAX_ITEMS = 200
 _MAX_NESTED = 8
 
 
-class BrokenError(UnreadableError):
-    """Brackets do not match: nothing else will read this either."""
-
-
-@dataclass(frozen=True, slots=True)
-class Scalar:
-    """One value. ``tree`` reads the whole text; ``amount`` and ``unit`` read it as a quantity, where it is one."""
-
-    text: str
-    tree: Node | None
-    amount: Node | None = None
-    unit: Unit | None = None
-    percent: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Words:
-    """Text that is no mathematics, casefolded."""
-
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
-class Item:
-    """A member of a list, with the name that it was given (``x = 3``), or none."""
-
-    name: str
-    value: "Reading"
-
-
-@dataclass(frozen=True, slots=True)
-class Listing:
-    """Several values in ``brackets`` (empty for none); ``number`` is what they are when the comma is a decimal one."""
-
-    brackets: str
-    items: tuple[Item, ...]
-    number: Scalar | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Relation:
-    """``sides`` with an operator between each two: ``=``, ``<``, ``>``, ``le``, ``ge``, ``ne``, ``approx``."""
-
-    sides: tuple[str, ...]
-    operators: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class SetOperation:
-    """``left`` and ``right`` joined by ``cup``, ``cap`` or ``setminus``."""
-
-    operator: str
-    left: "Reading"
-    right: "Reading"
-
-
-@dataclass(frozen=True, slots=True)
-class Matrix:
-    """Rows of entries, whatever brackets they had."""
-
-    rows: tuple[tuple["Reading", ...], ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Ratio:
-    """``3:4``, ``1:2:3``; a clock time is one of its own kind, in seconds."""
-
-    parts: tuple[Scalar, ...]
-    seconds: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class AllReals:
-    """The whole line."""
-
-
-Reading = Scalar | Words | Listing | Relation | SetOperation | Matrix | Ratio | AllReals
-
-_CONJUNCTION = re.compile(r"\s*(?:,\s*)?(?:(?<![A-Za-z\\])(?:and|or|und|oder|et|ou)(?![A-Za-z])|[和或与及]|\\wedge|\\vee)\s*(?:,\s*)?|\s*;\s*")
+_CONJUNCTION = re.compile(
+    r"\s*(?:,\s*)?(?:(?<![A-Za-z\\])(?:and|or|und|oder|et|ou)(?![A-Za-z])|[和或与及]|\\wedge|\\vee)\s*(?:,\s*)?|\s*;\s*"
+)
 _COMMA = re.compile(r"\s*,\s*")
 _THOUSANDS = re.compile(r"(?<![0-9,.])[1-9][0-9]{0,2}(?:,[0-9]{3})+(?![0-9,])")
-_TWO_WHOLES = re.compile(r"[-+]?[0-9]+,[0-9]+")
 _RELATION = re.compile(
     r"\\(?P<named>le|ge|ne|approx|in|equiv|sim)(?![A-Za-z])|(?P<two><=|>=|!=|==|=<|=>|:=)|(?P<one>[=<>])"
 )
@@ -110,28 +45,30 @@ _MATRIX = re.compile(
     r"(?P<body>.*?)\\end\{(?P=name)\}\s*(?P<close>\]|\)|\\\})?",
     re.DOTALL,
 )
-_CLOCK = re.compile(
-    r"(?P<hours>[0-9]{1,2}):(?P<minutes>[0-5][0-9])(?::(?P<seconds>[0-5][0-9]))?\s*(?:(?P<half>[aApP])\s*\.?\s*[mM]\.?|[hH]|o'clock)?"
-)
 _NAME = re.compile(
     r"(?:\\(?:angle|triangle|operatorname|overline|vec|hat|bar|frac|Delta)?\s*|\|)?[A-Za-z\\][A-Za-z\\{}_'|:/\s^,()0-9]*"
     r"|\([A-Za-z\\][A-Za-z\\{}_',;\s0-9]*\)|\\frac\{[A-Za-z_{}0-9]+\}\{[A-Za-z_{}0-9]+\}|\|[^|]*\|"
 )
-_NOT_A_NAME = re.compile(r"\\(?:sin|cos|tan|cot|sec|csc|log|ln|lim|sum|int|prod|sqrt|frac\{[0-9])|[0-9](?![^_{(]*[}\)])|(?<![_0-9{(A-Za-z])[0-9]|\^")
-_EMPTY = re.compile(r"\\emptyset|\\\{\s*\\?\}|\{\s*\}|\\O|empty set|the empty set|no (?:real )?solutions?|none", re.IGNORECASE)
-_REALS = re.compile(r"\\mathbb\s*\{?\s*R\s*\}?|\\Re|all real numbers|all reals|the real numbers|\(-\\infty,\s*\+?\\infty\)", re.IGNORECASE)
-_PERCENT = re.compile(r"(?:\s*%|\s*(?<![A-Za-z])(?:percent|percentage|pct|per cent|prozent|pour cent|por ciento|процентов)(?:age)?(?:\s+points?)?)\s*\Z", re.IGNORECASE)
-_CHINESE_PERCENT = re.compile(r"\A百分之\s*(?=[0-9])")
-_GERMAN = re.compile(r"[-+]?[0-9]{1,3}(?:\.[0-9]{3})+,[0-9]+|[-+]?[0-9]{1,3}(?:\.[0-9]{3}){2,}")
-_SPACED_THOUSANDS = re.compile(r"\A[-+]?[0-9]{1,3}(?: [0-9]{3})+(?![0-9])")
-_DOTS = re.compile(r"(?P<before>-?[0-9]*\.[0-9]*?)(?P<period>[0-9]{1,6}?)(?P=period)(?P=period)*\s*(?:\\ldots|\.\.\.)\s*")
+_NOT_A_NAME = re.compile(
+    r"\\(?:sin|cos|tan|cot|sec|csc|log|ln|lim|sum|int|prod|sqrt|frac\{[0-9])|[0-9](?![^_{(]*[}\)])|(?<![_0-9{(A-Za-z])[0-9]|\^"
+)
+_EMPTY = re.compile(
+    r"\\emptyset|\\\{\s*\\?\}|\{\s*\}|\\O|empty set|the empty set|no (?:real )?solutions?|none", re.IGNORECASE
+)
+_REALS = re.compile(
+    r"\\mathbb\s*\{?\s*R\s*\}?|\\Re|all real numbers|all reals|the real numbers|\(-\\infty,\s*\+?\\infty\)",
+    re.IGNORECASE,
+)
 _LETTERS_ONLY = re.compile(r"[^\W\d_]{3,}(?:[\s-]+[^\W\d_]+){0,12}|[^\x00-\x7f]{1,12}")
 _ANGLED = re.compile(r"<[^<>=]*,[^<>=]*>")
-_SCALED = re.compile(r"-?[0-9]+(?:,[0-9]{3})*(?:\.[0-9]+)?\s*(?:(?:thousand|million|billion|trillion|dozen)(?![A-Za-z])|[万亿])")
+_FRENCH = re.compile(
+    r"(?:(?<![0-9A-Za-z)\]}])(?P<low>\])|(?P<closed>\[))(?P<ends>[^\[\]()]*[,;][^\[\]()]*)(?P<high>[\[\]])"
+)
 _BUILDER = re.compile(r"\s*\\?[A-Za-z]\s*(?:\\in\s*\\mathbb\s*\{?[RC]\}?\s*)?(?:\||:)\s*(?P<condition>.+)", re.DOTALL)
 _TO = re.compile(r"\A(?P<first>[0-9]+)\s+to\s+(?P<second>[0-9]+)\Z")
-_MIXED_WORDS = re.compile(r"(?P<whole>-?[0-9]+)\s+and\s+(?P<part>[0-9]+/[0-9]+|\\frac\s*\{[0-9]+\}\{[0-9]+\}|\\frac[0-9]{2})")
-_WORDY = re.compile(r"[A-Za-z\u00c0-\u9fff\uac00-\ud7af][A-Za-z\u00c0-\u9fff\uac00-\ud7af\s.,'\"()\-–:;/&0-9]*")
+_MIXED_WORDS = re.compile(
+    r"(?P<whole>-?[0-9]+)\s+and\s+(?P<part>[0-9]+/[0-9]+|\\frac\s*\{[0-9]+\}\{[0-9]+\}|\\frac[0-9]{2})"
+)
 _PLUS_MINUS = re.compile(r"\\(pm|mp)(?![A-Za-z])")
 
 
@@ -161,17 +98,18 @@ def read(text: str, nested: int = 0) -> Reading:
         return Listing("{}", ())
     if _REALS.fullmatch(text):
         return AllReals()
-    if text.startswith("{") and text.endswith("}") and "," in text and _spans(text):
+    if text.startswith("{") and text.endswith("}") and "," in text and spans(text):
         text = f"\\{text[:-1]}\\}}"  # a set that lost its backslashes
     text = text.replace("$", " ") if text.count("$") > 1 else text
-    text = _split(text, _ARROW)[-1]
+    text = _FRENCH.sub(_half_open, text)
+    text = split(text, _ARROW)[-1]
     text = _TO.sub(r"\g<first>:\g<second>", text)
-    groups = [group for group in _split(text, _CONJUNCTION) if group]
+    groups = [group for group in split(text, _CONJUNCTION) if group]
     if len(groups) > 1:
         joined = _grouped([_commas(group, nested) for group in groups])
         mixed = _MIXED_WORDS.fullmatch(text)
         if mixed is not None and isinstance(joined, Listing):
-            number_text = _scalar(f"{mixed['whole']} {mixed['part']}")
+            number_text = read_scalar(f"{mixed['whole']} {mixed['part']}")
             return Listing("", joined.items, number_text if isinstance(number_text, Scalar) else None)
         return joined
     return _commas(groups[0] if groups else text, nested)
@@ -182,16 +120,36 @@ def assigned(relation: Relation) -> tuple[str, str] | None:
     if set(relation.operators) - {"=", "approx", "in", "equiv"}:
         return None
     name = relation.sides[0].strip()
-    if len(name) > 80 or not _NAME.fullmatch(name) or (_NOT_A_NAME.search(name) and not re.fullmatch(r"[A-Za-z]\([^()]*\)", name)):
+    if (
+        len(name) > 80
+        or not _NAME.fullmatch(name)
+        or (_NOT_A_NAME.search(name) and not re.fullmatch(r"[A-Za-z]\([^()]*\)", name))
+    ):
         return None
     return re.sub(r"[\s{}]", "", name), relation.sides[-1]
 
 
+def _half_open(interval: re.Match[str]) -> str:
+    """``]1, 2[``, the French way to write open ends, with parentheses."""
+    opener = "(" if interval["low"] else "["
+    return f"{opener}{interval['ends']}{')' if interval['high'] == '[' else ']'}"
+
+
 def _grouped(groups: list[Reading]) -> Reading:
     """Joins what conjunctions held apart: lists flow together, but named groups of equal names are tuples."""
-    named = [tuple(item.name for item in group.items) if isinstance(group, Listing) and not group.brackets else () for group in groups]
-    if len(named[0]) > 1 and named[0][0] and all(names == named[0] for names in named) and len(set(named[0])) == len(named[0]):
-        return Listing("", tuple(Item("", Listing("()", group.items)) for group in groups if isinstance(group, Listing)))
+    named = [
+        tuple(item.name for item in group.items) if isinstance(group, Listing) and not group.brackets else ()
+        for group in groups
+    ]
+    if (
+        len(named[0]) > 1
+        and named[0][0]
+        and all(names == named[0] for names in named)
+        and len(set(named[0])) == len(named[0])
+    ):
+        return Listing(
+            "", tuple(Item("", Listing("()", group.items)) for group in groups if isinstance(group, Listing))
+        )
     items: list[Item] = []
     for group in groups:
         items.extend(group.items if isinstance(group, Listing) and not group.brackets else [_item(group, 1)])
@@ -199,17 +157,21 @@ def _grouped(groups: list[Reading]) -> Reading:
 
 
 def _commas(text: str, nested: int) -> Reading:
-    flat = _THOUSANDS.sub(lambda number: number[0].replace(",", ""), text) if "," in text and not text.startswith(("(", "[", "{", "\\{")) else text
-    parts = _split(flat, _COMMA)
+    flat = (
+        _THOUSANDS.sub(lambda number: number[0].replace(",", ""), text)
+        if "," in text and not text.startswith(("(", "[", "{", "\\{"))
+        else text
+    )
+    parts = split(flat, _COMMA)
     if len(parts) < 2:
         return _single(flat, nested)
     if len(parts) > MAX_ITEMS:
         raise TooLargeError("too long a list")
-    if _GERMAN.fullmatch(text):
-        return _scalar(text.replace(".", "").replace(",", "."))
+    if GERMAN.fullmatch(text):
+        return read_scalar(text.replace(".", "").replace(",", "."))
     number = None
     stripped, unit = without_unit(text)
-    if _TWO_WHOLES.fullmatch(stripped) and len(parts) == 2:
+    if TWO_WHOLES.fullmatch(stripped) and len(parts) == 2:
         decimal = _single(text.replace(",", ".", 1), nested)
         number = decimal if isinstance(decimal, Scalar) else None
         if unit is not None and number is not None:
@@ -241,15 +203,15 @@ def _item(reading: Reading, nested: int) -> Item:
 
 def _single(text: str, nested: int) -> Reading:
     text = text.strip()
-    clock = _clock(text)
+    clock = read_clock(text)
     if clock is not None:
         return clock
     relation = _relation(text, nested)
     if relation is not None:
         return relation
-    places = _split(text, _SET_OPERATOR)
+    places = split(text, _SET_OPERATOR)
     if len(places) > 1 and all(places):
-        operators = [match["operator"] or "cup" for match in _top_matches(text, _SET_OPERATOR)]
+        operators = [match["operator"] or "cup" for match in top_matches(text, _SET_OPERATOR)]
         result = read(places[0], nested + 1)
         for operator, part in zip(operators, places[1:], strict=True):
             result = SetOperation(operator, result, read(part, nested + 1))
@@ -260,17 +222,17 @@ def _single(text: str, nested: int) -> Reading:
     if _PLUS_MINUS.search(text):
         signs = {"pm": ("+", "-"), "mp": ("-", "+")}
         both = [_PLUS_MINUS.sub(lambda sign, place=place: signs[sign[1]][place], text) for place in (0, 1)]
-        return Listing("", tuple(Item("", _scalar(re.sub(r"\A\s*\+", "", value))) for value in both))
-    ratio = _split(text, re.compile(":"))
+        return Listing("", tuple(Item("", read_scalar(re.sub(r"\A\s*\+", "", value))) for value in both))
+    ratio = split(text, re.compile(":"))
     if len(ratio) > 1 and all(ratio):
-        parts = [_scalar(part) for part in ratio]
+        parts = [read_scalar(part) for part in ratio]
         if all(isinstance(part, Scalar) and part.tree is not None for part in parts):
             return Ratio(tuple(part for part in parts if isinstance(part, Scalar)))
-    return _scalar(text)
+    return read_scalar(text)
 
 
 def _relation(text: str, nested: int) -> Reading | None:
-    matches = _top_matches(text, _RELATION)
+    matches = top_matches(text, _RELATION)
     if not matches:
         return None
     sides: list[str] = []
@@ -296,24 +258,18 @@ def _relation(text: str, nested: int) -> Reading | None:
 
 def _bracketed(text: str, nested: int) -> Reading | None:
     opener = "\\{" if text.startswith("\\{") else text[:1]
-    closer = next((end for end in ("\\}", ")", "]", "[") if text.endswith(end)), "")
-    if opener not in ("\\{", "(", "[", "]") or not closer or len(text) < len(opener) + len(closer):
+    closer = next((end for end in ("\\}", ")", "]") if text.endswith(end)), "")
+    if opener not in ("\\{", "(", "[") or not closer or len(text) < len(opener) + len(closer):
         return None
-    if opener == "]" or closer == "[":  # the French way to write open ends
-        opener, closer = ("(" if opener == "]" else opener), (")" if closer == "[" else closer)
-        inner = text[1:-1]
-        if "," not in inner and ";" not in inner:
-            return None
-    elif not _spans(text):
+    if not spans(text):
         return None
-    else:
-        inner = text[len(opener) : -len(closer)].strip()
+    inner = text[len(opener) : -len(closer)].strip()
     brackets = {"\\{": "{"}.get(opener, opener) + {"\\}": "}"}.get(closer, closer)
     builder = _BUILDER.fullmatch(inner) if brackets == "{}" else None
     if builder is not None:
         return read(builder["condition"], nested + 1)
-    separated = _split(inner, re.compile(r"\s*;\s*"))
-    parts = separated if len(separated) > 1 else _split(inner, _COMMA)
+    separated = split(inner, re.compile(r"\s*;\s*"))
+    parts = separated if len(separated) > 1 else split(inner, _COMMA)
     if len(parts) > MAX_ITEMS:
         raise TooLargeError("too long a list")
     if len(parts) > 1 and all(parts):
@@ -334,121 +290,8 @@ def _readable(text: str) -> bool:
     return True
 
 
-def _scalar(text: str) -> Reading:
-    text = text.strip()
-    if "\\ldots" in text or "..." in text or "\\mathbb" in text:
-        repeated = _DOTS.fullmatch(text)
-        if repeated is None:
-            return Words(re.sub(r"\s", "", text))
-        text = f"{repeated['before']}\\overline{{{repeated['period']}}}"
-    if _SPACED_THOUSANDS.match(text):
-        text = _SPACED_THOUSANDS.sub(lambda number: number[0].replace(" ", ""), text)
-    if _GERMAN.fullmatch(text):
-        text = text.replace(".", "").replace(",", ".")
-    scaled = _SCALED.search(text)
-    if scaled is not None:
-        value = words_value(scaled[0].replace("\\", "").strip())
-        if value is not None:
-            text = f"{text[: scaled.start()]}{value}{text[scaled.end() :]}"
-    percent = _PERCENT.search(text)
-    chinese = _CHINESE_PERCENT.match(text)
-    if percent is not None or chinese is not None:
-        inner = text[: percent.start()] if percent is not None else text[chinese.end() :] if chinese is not None else ""
-        amount = _tree(inner.replace(",", ".") if _TWO_WHOLES.fullmatch(inner.strip()) else inner)
-        if amount is not None:
-            return Scalar(text, None, amount, percent=True)
-    tree = _tree(text)
-    stripped, unit = without_unit(text)
-    amount = _tree(stripped) if unit is not None else None
-    if amount is not None and symbols(amount):
-        amount = None
-    if tree is not None or amount is not None:
-        return Scalar(text, tree, amount, unit if amount is not None else None)
-    number = words_value(stripped if unit not in (None, NOUN) else text)
-    if number is None and " " in text:
-        first, _, last = text.rpartition(" ")
-        number = words_value(first) if last.isalpha() else None
-    if number is not None:
-        return Scalar(text, Node("number", value=number))
-    if _WORDY.fullmatch(text):
-        return Words(" ".join(text.casefold().split()))
-    raise UnreadableError("no known kind")
-
-
-def _tree(text: str) -> Node | None:
-    try:
-        return parse(text)
-    except UnreadableError:
-        return None
-
-
 def _matrix(match: re.Match[str], nested: int) -> Reading:
     if match["name"] in ("vmatrix", "cases"):
         raise UnreadableError("a determinant")
     rows = [row.strip() for row in re.split(r"\\\\|\\cr(?![a-z])", match["body"].replace("\\hline", ""))]
     return Matrix(tuple(tuple(read(cell, nested + 1) for cell in row.split("&")) for row in rows if row))
-
-
-def _clock(text: str) -> Ratio | None:
-    match = _CLOCK.fullmatch(text)
-    if match is None:
-        return None
-    hours = int(match["hours"])
-    half = (match["half"] or "").lower()
-    if hours > 24 or (half and not 1 <= hours <= 12):
-        return None
-    if half:
-        hours = hours % 12 + (12 if half == "p" else 0)
-    parts = tuple(Scalar(part, Node("number", value=Fraction(part))) for part in text.split(":")) if not half and text.replace(":", "").isdigit() else ()
-    return Ratio(parts, hours * 3600 + int(match["minutes"]) * 60 + int(match["seconds"] or 0))  # type: ignore[arg-type]
-
-
-def _split(text: str, separator: re.Pattern[str]) -> list[str]:
-    parts: list[str] = []
-    start = 0
-    for match in _top_matches(text, separator):
-        parts.append(text[start : match.start()].strip())
-        start = match.end()
-    return [*parts, text[start:].strip()]
-
-
-def _top_matches(text: str, pattern: re.Pattern[str]) -> list[re.Match[str]]:
-    """Matches of ``pattern`` outside all brackets.
-
-    Raises:
-        BrokenError: brackets do not match. Round and square ones may be mixed: half-open intervals do so.
-    """
-    depths: list[int] = []
-    depth = braces = 0
-    french = re.match(r"\s*\][^\[\]]*[\[\]]\s*\Z", text) or re.match(r"\s*[\[(][^\[\]()]*\[\s*\Z", text)
-    for place, character in enumerate(text):
-        before = text[place - 1] if place else ""
-        if character in "([" and not french:
-            depth += 1
-        elif character in ")]" and not french:
-            depth -= 1
-        elif character in "{}":
-            braces += 1 if character == "{" else -1
-            if before == "\\":  # a set's brace: kept apart from those of LaTeX by counting both
-                pass
-        if depth < 0 or braces < 0:
-            raise BrokenError("brackets do not match")
-        depths.append(depth + braces)
-    if depth or braces:
-        raise BrokenError("brackets do not match")
-    if french:
-        return [] if pattern in (_COMMA,) else [m for m in pattern.finditer(text) if m[0].strip() not in (";",)]
-    return [match for match in pattern.finditer(text) if not depths[match.start()]]
-
-
-def _spans(text: str) -> bool:
-    """Whether the first bracket of ``text`` is closed by its last, not before."""
-    depth = 0
-    for place, character in enumerate(text):
-        if character in "([{":
-            depth += 1
-        elif character in ")]}":
-            depth -= 1
-            if not depth:
-                return place == len(text) - 1
-    return False

@@ -153,7 +153,10 @@ def read_unit(text: str) -> Unit | None:
     known = _measure(text, words)
     if known is not None:
         return known
-    if all(not word.isascii() or (len(word) > 2 and word.isalpha()) or word in _KNOWN or word in _SMALL for word, _ in words):
+    if all(
+        not word.isascii() or (len(word) > 2 and word.isalpha()) or word in _KNOWN or word in _SMALL
+        for word, _ in words
+    ):
         return NOUN
     return None
 
@@ -196,7 +199,9 @@ def _measure(text: str, words: list[tuple[str, str]]) -> Unit | None:
     if not names or pending != 1:
         return None
     dimension = " ".join(sorted(names))
-    dimension = {"length length length": "volume", "length length": "area", "length per time": "speed"}.get(dimension, dimension)
+    dimension = {"length length length": "volume", "length length": "area", "length per time": "speed"}.get(
+        dimension, dimension
+    )
     return Unit(dimension, factor)
 
 

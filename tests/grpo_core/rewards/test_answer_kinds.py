@@ -445,7 +445,7 @@ EQUAL = {
     ],
     "modulus, factorials, functions": [
         ("9", r"9 \pmod{11}"),
-        ("4", r"3^{100} \bmod 11 + 3" ) if False else ("1", r"3^{100} \bmod 11"),
+        ("4", r"3^{100} \bmod 11 + 3") if False else ("1", r"3^{100} \bmod 11"),
         ("720", "6!"),
         ("35", r"\binom{7}{4}"),
         ("6", r"\gcd(18, 24)"),

@@ -66,7 +66,7 @@ PAID = {
         ("9", "The answer to the question is 9."),
         ("9", "Therefore, the answer would be 9."),
         ("9", "The answer is approximately 9."),
-        ("9", "the answer should be \"9\""),
+        ("9", 'the answer should be "9"'),
         ("9", "Final answer: The number of ways is 9."),
         ("9", "Final answer: He bought it 9 days ago."),
         ("1234.5", "The answer is 1,234.50, as 3 of them show."),
