@@ -1,8 +1,8 @@
 r"""Filled ``\boxed{…}`` of a text, which of them count, and which are one answer together.
 
-One pass, so a response of a megabyte costs milliseconds whatever it holds. Boxes side by side (``\boxed{1} and \boxed{2}``)
-are one answer of several values: a hedge of two values is not paid for one of them. A box that is denied
-("not \boxed{42}") does not count.
+One pass, so a response of a megabyte costs milliseconds whatever it holds. Boxes side by side
+(``\boxed{1} and \boxed{2}``) are one answer of several values: a hedge of two values is not paid for one of them.
+A box that is denied ("not \boxed{42}") does not count.
 """
 
 import re
@@ -17,8 +17,10 @@ _TOKEN = re.compile(
     re.DOTALL,
 )
 _BETWEEN = re.compile(
-    r"(?:\s|\$|\\[()\[\],;: ]|\*|[,;.&]|\\\\|\\q?quad|\\(?:text|mbox)\s*\{[^{}]{0,40}\}|(?:and|or|also|und|oder|et|ou|as well as)(?![A-Za-z])"
-    r"|[和或与及、，；]|for part \(?[a-z0-9]\)?|[A-Za-z](?:_\{?[A-Za-z0-9]{1,3}\}?)?\s*(?:=|\\in)|\([A-Za-z, ]{1,12}\)\s*=)*"
+    r"(?:\s|\$|\\[()\[\],;: ]|\*|[,;.&]|\\\\|\\q?quad|\\(?:text|mbox)\s*\{[^{}]{0,40}\}|(?:and|or|also|und"
+    r"|oder|et|ou|as well as)(?![A-Za-z])"
+    r"|[和或与及、，；]|for part \(?[a-z0-9]\)?|[A-Za-z](?:_\{?[A-Za-z0-9]{1,3}\}?)?\s*(?:=|\\in)"
+    r"|\([A-Za-z, ]{1,12}\)\s*=)*"
 )
 _LONGEST_BETWEEN = 80
 _DENIED_BEFORE = re.compile(
@@ -27,7 +29,8 @@ _DENIED_BEFORE = re.compile(
     re.IGNORECASE,
 )
 _DENIED_AFTER = re.compile(
-    r"\A(?:\s|\$|\\[)\]]|\*|[,.])*(?:(?:is|was|would be|seems|looks)\s+(?:not|wrong|incorrect|false|a\s+wrong|an?\s+incorrect)|isn't|不对|是错的|错误)",
+    r"\A(?:\s|\$|\\[)\]]|\*|[,.])*(?:(?:is|was|would be|seems|looks)\s+(?:not|wrong|incorrect|false"
+    r"|a\s+wrong|an?\s+incorrect)|isn't|不对|是错的|错误)",
     re.IGNORECASE,
 )
 
@@ -45,8 +48,8 @@ class Box:
 def filled_boxes(text: str) -> tuple[list[Box], int]:
     r"""The filled, closed boxes of ``text`` in order, and where the last one that is never closed starts (-1: none).
 
-    ``\{`` and ``\}`` are no braces and a box of blanks does not count. Of nested boxes the outer one counts (its content
-    is the whole answer), unless it holds just the inner one.
+    ``\{`` and ``\}`` are no braces and a box of blanks does not count. Of nested boxes the outer one counts (its
+    content is the whole answer), unless it holds just the inner one.
     """
     if "box" not in text:
         return [], -1

@@ -19,8 +19,8 @@ _SIGNS = {
     "ℝ": r"\mathbb{R}", "ℤ": r"\mathbb{Z}", "ℕ": r"\mathbb{N}", "ℚ": r"\mathbb{Q}", "ℂ": r"\mathbb{C}",
     "°": r"^\circ ", "º": r"^\circ ", "˚": r"^\circ ", "℃": r"^\circ C", "℉": r"^\circ F", "′": "'", "’": "'",
     "“": '"', "”": '"', "…": r"\ldots ", "⋯": r"\ldots ", "∶": ":", "：": ":", "，": ",", "、": ", ", "；": "; ",
-    "。": ". ", "．": ".", "｡": ". ", "％": "%", "﹪": "%", "٪": "%", "٫": ".", "٬": ",", "【": "[", "】": "]", "〔": "[",
-    "〕": "]", "「": "", "」": "", "『": "", "』": "", "《": "", "》": "", "⟨": r"\langle ", "⟩": r"\rangle ",
+    "。": ". ", "．": ".", "｡": ". ", "％": "%", "﹪": "%", "٪": "%", "٫": ".", "٬": ",", "【": "[", "】": "]",
+    "〔": "[", "〕": "]", "「": "", "」": "", "『": "", "』": "", "《": "", "》": "", "⟨": r"\langle ", "⟩": r"\rangle ",
     "⌊": r"\lfloor ", "⌋": r"\rfloor ", "⌈": r"\lceil ", "⌉": r"\rceil ", "∑": r"\sum ", "∏": r"\prod ", "∫": r"\int ",
     "¬": r"\neg ", "∧": r"\land ", "∨": r"\lor ", "→": r"\to ", "⇒": r"\Rightarrow ",
     "√": r"\sqrt ", "∛": r"\sqrt[3]", "∜": r"\sqrt[4]", "\u2003": " ", "\u3000": " ", "\u00a0": " ", "\u202f": " ",
@@ -29,8 +29,8 @@ _SIGNS = {
 _GREEK = {
     chr(code): "\\" + name + " "
     for first, names in (
-        (0x3B1, "alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu xi omicron pi rho varsigma sigma "
-                "tau upsilon phi chi psi omega"),
+        (0x3B1, "alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu xi omicron pi rho varsigma "
+                "sigma tau upsilon phi chi psi omega"),
         (0x391, "Alpha Beta Gamma Delta Epsilon Zeta Eta Theta Iota Kappa Lambda Mu Nu Xi Omicron Pi Rho _ Sigma "
                 "Tau Upsilon Phi Chi Psi Omega"),
     )

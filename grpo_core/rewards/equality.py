@@ -3,12 +3,14 @@ r"""Is one reading the same answer as another? ``True``, ``False``, or ``None`` 
 Conventions, each as most labelled rows and common graders have it:
 
 - A gold ``x = 5`` is met by ``5``, and a gold ``5`` by ``x = 5``; of a chain the last side counts, of an approximation
-  each side that agrees with the others to a hundredth. An equation that defines nothing (``2x + z = 1``) is not met by its right side.
+  each side that agrees with the last to a hundredth. A gold that defines nothing (``2x + z = 1``) is not met by its
+  right side.
 - Equations are one up to a constant factor, inequalities up to a positive one, or turned round by a negative one.
 - ``10%`` is met by ``10`` and by ``0.1``, and so the other way round; two percentages are compared as they are.
-- A decimal stands for itself. It may stand for a value that it cannot write out when it has 12 digits in the answer or 6 in the
-  gold, all right: ``0.33`` and ``0.33333333`` are not ``1/3``, and a gold of ``0.6666667`` is met by ``2/3``.
-- A pair ``(1, 2)`` is neither the set ``{1, 2}`` nor ``(2, 1)``; a bare ``1, 2`` is met by both, by a pair in its order.
+- A decimal stands for itself. It may stand for a value that it cannot write out when it has 12 digits in the answer or
+  6 in the gold, all right: ``0.33`` and ``0.33333333`` are not ``1/3``, and a gold of ``0.6666667`` is met by ``2/3``.
+- A pair ``(1, 2)`` is neither the set ``{1, 2}`` nor ``(2, 1)``; a bare ``1, 2`` is met by both, by a pair in its
+  order.
 - An inequality is the interval that it describes; ends count.
 """
 
@@ -244,7 +246,7 @@ def _same_relations(gold: Reading, answer: Reading) -> bool | None:
 
 
 def _values(relation: Relation) -> list[Reading]:
-    """The sides that may count as the value: the last one, and those that an ``approx`` sets beside it and that agree."""
+    """The sides that may count as the value: the last, and those that an ``approx`` sets beside it and that agree."""
     texts = [relation.sides[-1]]
     if (
         set(relation.operators) == {"="}

@@ -1,16 +1,24 @@
 r"""A small reader of scalar mathematics: LaTeX or plain text to a tree, in one bounded pass, evaluating nothing.
 
-It knows what answers are made of: numbers, symbols, arithmetic, fractions, roots, powers, functions. Anything else
-(sums, integrals, matrices, words) raises ``UnreadableError``, and a caller asks math-verify instead. Conventions: ``3 1/2`` and
+It knows what answers are made of: numbers, symbols, arithmetic, fractions, roots, powers, functions, sums. Anything
+else (integrals, matrices, words) raises ``UnreadableError``, and a caller asks math-verify instead. ``3 1/2`` and
 ``3\frac{1}{2}`` are mixed numbers; ``1/2x`` is half of x; ``f(x)``, ``g``, ``h`` and their like are functions when a
 parenthesis follows; ``\log`` has base 10.
 """
 
-import re
 from fractions import Fraction
 
 from grpo_core.rewards.names import NameReader
-from grpo_core.rewards.tokens import FUNCTIONS, SYMBOL_COMMANDS, WORDS, Node, TooLargeError, UnreadableError, tokenised
+from grpo_core.rewards.tokens import (
+    FUNCTIONS,
+    SYMBOL_COMMANDS,
+    WORDS,
+    Node,
+    TooLargeError,
+    UnreadableError,
+    repeating,
+    tokenised,
+)
 
 MAX_DEPTH = 40
 
@@ -197,7 +205,7 @@ class _Reader(NameReader):
             return self.number()
         if kind == "repeat":
             self.at += 1
-            return Node("number", value=_repeating(text))
+            return Node("number", value=repeating(text))
         if text in _OPENERS:
             return self.group()
         if text == "|":
@@ -339,7 +347,7 @@ class _Reader(NameReader):
         return Node(name, (low, high, Node("multiply", tuple(factors)), variable), variable.name)
 
     def two_arguments(self) -> tuple[Node, Node]:
-        r"""``{a}{b}``, or LaTeX's short forms ``\frac12``, ``\frac1{72}``; of ``\frac125`` the first digit is the top."""
+        r"""``{a}{b}``, or LaTeX's short forms ``\frac12``, ``\frac1{72}``; of ``\frac125`` one digit is the top."""
         if self.peek_kind() == "number" and len(self.peek()) > 1 and self.peek().isdigit():
             digits = self.take()
             return Node("number", value=Fraction(int(digits[0]))), Node("number", value=Fraction(int(digits[1:])))
@@ -357,14 +365,3 @@ def _is_minus_one(power: Node) -> bool:
     while power.kind == "group":
         power = power.parts[0]
     return power.kind == "negate" and power.parts[0].value == 1
-
-
-def _repeating(text: str) -> Fraction:
-    r"""``0.1\overline{6}``, ``0.1(6)``, ``0.\dot{3}`` as the fraction they are."""
-    before, _, after = text.partition(".")
-    fixed = re.match("[0-9]*", after)
-    assert fixed is not None
-    period = re.sub("[^0-9]", "", after[fixed.end() :])
-    scale = 10 ** len(fixed[0])
-    repeated = Fraction(int(period), (10 ** len(period) - 1) * scale)
-    return Fraction(int((before or "0") + fixed[0]), scale) + repeated

@@ -1,9 +1,9 @@
 r"""Finds the final answer in a response: boxes, answer tags, a ``####`` line, a statement, the last formula or number.
 
-Conventions. Only what comes after a closed reasoning block counts, and only what comes before an end-of-turn marker or a question
-that the model asked itself. The last box that is not denied is the answer, together with boxes right beside it; a
-plain final statement after it ("Final answer: 10", "Answer: D") corrects it. A box or tag that is never closed is no answer, and two
-``<answer>`` tags that differ are several answers. Everything here is linear in the text.
+Conventions. Only what comes after a closed reasoning block counts, and only what comes before an end-of-turn marker or
+a question that the model asked itself. The last box that is not denied is the answer, together with boxes right beside
+it; a plain final statement after it ("Final answer: 10", "Answer: D") corrects it. A box or tag that is never closed is
+no answer, and two ``<answer>`` tags that differ are several answers. Everything here is linear in the text.
 """
 
 import re
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from grpo_core.rewards.boxes import boxed_answers, content, filled_boxes
 from grpo_core.rewards.normalise import plain
-from grpo_core.rewards.statements import last_number, stated_answer, trailing_answer
+from grpo_core.rewards.statements import last_match, last_number, stated_answer, trailing_answer
 
 __all__ = ["Extracted", "final_answer", "last_boxed", "last_number"]
 
@@ -28,6 +28,7 @@ _FIRST_TURN = re.compile(
 _NEXT_QUESTION = re.compile(r"\n[ \t]*(?:\*\*)?(?:Question|Problem|Exercise|Q)\s*[0-9]{0,3}\s*(?:\*\*)?[.:]")
 _ANSWERED = re.compile(r"####[ \t]*\S|\\(?:boxed|fbox)\s*\{|[Aa]nswer(?:\s*(?:is|:)|</)")
 _ESCAPED_END = re.compile(r"\\{1,2}(?:boxed|fbox)\s*\{(?P<answer>[^{}]*[^{}\s\\])\s*\\+\}[\s$.]*")
+_EMPTY_BOX = re.compile(r"\\{1,2}(?:boxed|fbox)\s*\{(?:\s|\\[,;:!]|~|\{\})*\}")
 _SHORT = 300
 
 
@@ -124,12 +125,9 @@ def _untagged(text: str) -> Extracted | None:
     if cut_off >= 0:
         escaped = _ESCAPED_END.fullmatch(text, cut_off)  # a stray backslash hides the brace that closes the box
         return None if escaped is None else Extracted(escaped["answer"].strip(), True)
-    line = None
-    for line in _HASHES.finditer(text):
-        pass
+    line = last_match(_HASHES, text)
     if line is not None:
         return Extracted(line["answer"].strip(), False)
-    if not text.strip():
-        return None
+    text = _EMPTY_BOX.sub(" ", text) if "box" in text else text
     answer = stated_answer(text) or trailing_answer(text)
     return None if not answer or not answer.strip() else Extracted(answer.strip(), False)

@@ -1,9 +1,10 @@
-r"""Is an extracted answer equal to the gold? Text and exact numbers first, then readings of both, then math-verify 0.9.0.
+r"""Is an extracted answer equal to the gold? Text and exact numbers first, then readings of both, then math-verify.
 
 ``quick_check`` runs in the caller and takes microseconds. ``full_check`` runs only in a worker process that can be
 killed (``workers``): it reads both sides itself (``structure``, ``equality``), which is bounded, and asks math-verify
-about what it cannot read, and computer algebra has no bound on its time. Nothing that a model wrote is ever evaluated as code:
-sympy turns number literals into Python source and calls ``eval`` on it, so a worker puts ``build_only`` there.
+0.9.0 about what it cannot read, and computer algebra has no bound on its time. Nothing that a model wrote is ever
+evaluated as code: sympy turns number literals into Python source and calls ``eval`` on it, so a worker puts
+``build_only`` there.
 
 The conventions where labelled data disagrees stand in ``equality`` (percent, decimals, lists, equations), ``units``,
 ``structure`` (commas) and ``extract`` (what counts as the final answer).

@@ -14,8 +14,8 @@ MAX_DIGITS = 100
 """Longest run of digits read as a number here; beyond it only equal texts are equal."""
 
 _WRAPPERS = (
-    ("$$", "$$"), ("$", "$"), (r"\(", r"\)"), (r"\[", r"\]"), ("**", "**"), ("*", "*"), ("__", "__"), ("`", "`"), ('"', '"'),
-    ("'", "'"), ("{", "}"), (r"\{{", r"\}}"),
+    ("$$", "$$"), ("$", "$"), (r"\(", r"\)"), (r"\[", r"\]"), ("**", "**"), ("*", "*"), ("__", "__"), ("`", "`"),
+    ('"', '"'), ("'", "'"), ("{", "}"), (r"\{{", r"\}}"),
 )  # fmt: skip
 _COMMAND_WRAPPER = re.compile(
     r"\\(?:text|textbf|textit|textrm|textnormal|mathrm|mathbf|mathit|mbox|boxed|fbox|bf|rm|bold|underline)\s*\{"
@@ -49,10 +49,13 @@ _NAMED = re.compile(
     r"operatorname\*?|emph|underline|boxed|fbox|hbox|bold|mathnormal|pmb|bm|textsl|textsc|mathop)\s*\{([^{}]*)\}"
 )
 _COMMANDS = {
-    "dfrac": "frac", "tfrac": "frac", "cfrac": "frac", "dbinom": "binom", "tbinom": "binom", "leq": "le", "leqslant": "le",
-    "geq": "ge", "geqslant": "ge", "neq": "ne", "lt": "<", "gt": ">", "ast": "*", "colon": ":", "lvert": "|", "rvert": "|",
-    "vert": "|", "mid": "|", "lbrace": "\\{", "rbrace": "\\}", "lbrack": "[", "rbrack": "]", "lparen": "(", "rparen": ")",
-    "backslash": "\\setminus", "minus": "-", "varnothing": "emptyset", "degree": "^\\circ", "land": " and ", "lor": " or ",
+    "dfrac": "frac", "tfrac": "frac", "cfrac": "frac", "dbinom": "binom", "tbinom": "binom", "leq": "le",
+    "leqslant": "le", "geq": "ge", "geqslant": "ge", "neq": "ne", "lt": "<", "gt": ">", "ast": "*", "colon": ":", "lvert": ""
+    "|", "rvert": "|",
+    "vert": "|", "mid": ""
+    "|", "lbrace": "\\{", "rbrace": "\\}", "lbrack": "[", "rbrack": "]", "lparen": "(", "rparen": ")",
+    "backslash": "\\setminus", "minus": "-", "varnothing": "emptyset", "degree": "^\\circ", "land": " and ",
+    "lor": " or ",
     "textdegree": "^\\circ", "bullet": "cdot", "centerdot": "cdot", "imath": "i", "dots": "ldots", "cdots": "ldots",
     "dotsc": "ldots", "dotsb": "ldots", "Longrightarrow": "Rightarrow", "implies": "Rightarrow", "arcsin": "arcsin",
     "dollar": "$", "pounds": "£", "euro": "€", "percent": "%", "simeq": "approx", "cong": "approx", "doteq": "approx",

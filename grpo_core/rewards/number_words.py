@@ -3,12 +3,14 @@
 import re
 from fractions import Fraction
 
-_UNITS = (
+_NAMES = (
     "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen "
     "eighteen nineteen"
-).split()
-_TENS = "twenty thirty forty fifty sixty seventy eighty ninety".split()
-_SMALL = {word: value for value, word in enumerate(_UNITS)} | {word: 20 + 10 * n for n, word in enumerate(_TENS)}
+)
+_TEN_NAMES = "twenty thirty forty fifty sixty seventy eighty ninety"
+_SMALL = {word: value for value, word in enumerate(_NAMES.split())} | {
+    word: 20 + 10 * n for n, word in enumerate(_TEN_NAMES.split())
+}
 _SCALES = {"thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12}
 _PARTS = {
     "half": 2, "third": 3, "quarter": 4, "fourth": 4, "fifth": 5, "sixth": 6, "seventh": 7, "eighth": 8, "ninth": 9,

@@ -10,7 +10,8 @@ from grpo_core.rewards.tokens import Node, UnreadableError
 from grpo_core.rewards.units import NOUN, without_unit
 
 _PERCENT = re.compile(
-    r"(?:\s*%|\s*(?<![A-Za-z])(?:percent|percentage|pct|per cent|prozent|pour cent|por ciento|процентов)(?:age)?(?:\s+points?)?)\s*\Z",
+    r"(?:\s*%|\s*(?<![A-Za-z])(?:percent|percentage|pct|per cent|prozent|pour cent|por ciento"
+    r"|процентов)(?:age)?(?:\s+points?)?)\s*\Z",
     re.IGNORECASE,
 )
 _CHINESE_PERCENT = re.compile(r"\A百分之\s*(?=[0-9])")

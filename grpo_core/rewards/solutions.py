@@ -56,7 +56,7 @@ def _end(reading: Reading) -> Any:
 
 
 def _solved(relation: Relation) -> RealSet:
-    """The solutions of inequalities between numbers and one unknown, as in ``0 < x \\le 5``, ``-x > 1`` or ``0 < f(x) < 1``."""
+    """The solutions of inequalities between numbers and one unknown: ``0 < x <= 5``, ``-x > 1``, ``0 < f(x) < 1``."""
     whole = EVERYTHING
     unknown: str | None = None
     for place, operator in enumerate(relation.operators):

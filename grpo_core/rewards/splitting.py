@@ -26,7 +26,7 @@ def top_matches(text: str, pattern: re.Pattern[str]) -> list[re.Match[str]]:
     """
     depths: list[int] = []
     depth = braces = 0
-    for place, character in enumerate(text):
+    for character in text:
         if character in "([":
             depth += 1
         elif character in ")]":

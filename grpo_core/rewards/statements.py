@@ -14,11 +14,13 @@ from grpo_core.rewards.units import NOUN, read_unit
 _STATEMENT_CHARS = 400
 _TAIL_CHARS = 20_000  # how much of a response's end is searched for formulas and phrases
 _PHRASE = re.compile(
-    r"(?<![A-Za-z])(?:(?:final|correct|right|best|my)\s+)*(?:answers?|solution set)\b(?!s?['’])(?:\s+(?:to|of|for|choice|option)\b[^.\n:$]{0,60}?)?"
+    r"(?<![A-Za-z])(?:(?:final|correct|right|best|my)\s+)*(?:answers?|solution set)\b(?!s?['’])(?:\s+(?:to"
+    r"|of|for|choice|option)\b[^.\n:$]{0,60}?)?"
     r"[\s\"'_*]*(?:is|are|was|would be|should be|must be|:|=|：|-)(?:\s*:)?(?![A-Za-z])"
     r"|(?i:r[ée]ponse(?:\s+finale)?(?:\s|\*\*)*(?:est|:)|(?:antwort|l[öo]sung|ergebnis)(?:\s|\*\*)*(?:ist|lautet|:)"
     r"|respuesta(?:\s+final)?(?:\s|\*\*)*(?:es|:)|resposta(?:\s+final)?(?:\s|\*\*)*(?:é|e|:)|risposta(?:\s+finale)?(?:\s|\*\*)*(?:è|e|:)"
-    r"|ответ(?:\s|\*\*)*(?::|—|–|-|это)?|odpowiedź(?:\s|\*\*)*(?:to|:)|antwoord(?:\s|\*\*)*(?:is|:)|đáp án(?:\s|\*\*)*(?:là|:)|cevap(?:\s|\*\*)*:?)"
+    r"|ответ(?:\s|\*\*)*(?::|—|–|-|это)?|odpowiedź(?:\s|\*\*)*(?:to|:)|antwoord(?:\s|\*\*)*(?:is|:)"
+    r"|đáp án(?:\s|\*\*)*(?:là|:)|cevap(?:\s|\*\*)*:?)"
     r"|(?:最终|最后|正确)?(?:的)?答案(?:应该)?(?:\*\*)?\s*(?:是|为|：|:)+|故选|(?:答え|解答)(?:は|：|:)|(?:정답|답)(?:은|는|:)"
     r"|(?:الجواب|الإجابة)(?:\s+النهائية)?\s*(?:هو|هي|:)|उत्तर\s*(?:है|:)",
     re.IGNORECASE,
@@ -26,7 +28,8 @@ _PHRASE = re.compile(
 _STRONG = re.compile(r"final\s+answer|\banswer(?:\s|\*\*|[\"'])*:|answer\s+is|答案", re.IGNORECASE)
 _FILLER = re.compile(
     r"\A(?:\s|[:*_\"“”'`>]|\\[\"]|-(?=\s)|(?:approximately|about|roughly|exactly|simply|just|clearly|definitely|certainly|obviously|"
-    r"for sure|therefore|thus|given by|indeed|either|option|choice|letter|only|equal to|number|value|is|are|est|es|ist|约|大约|选项?)(?![A-Za-z]))*",
+    r"for sure|therefore|thus|given by|indeed|either|option|choice|letter|only|equal to|number|value|is|are"
+    r"|est|es|ist|约|大约|选项?)(?![A-Za-z]))*",
     re.IGNORECASE,
 )
 _MATH = re.compile(
@@ -40,7 +43,8 @@ _JOINT = re.compile(r"\s*(?:,?\s*(?:and|or|und|oder|et|ou|和|或|与)(?![A-Za-z
 _PERCENT_AFTER = re.compile(r"\s*(?:\\?%|percent(?:age)?\b|pct\b)", re.IGNORECASE)
 _ENGLISH = re.compile(r"[A-Za-z]{2,}")
 _LETTER = re.compile(
-    r"\(?(?P<letter>[A-HJ-Z])\)?(?=\s*(?:[.,:;)!?*\"]|\Z|\n|[^\x00-\x7f]|\s(?:because|since|as|which|it|and not|non|not|nicht)\b))"
+    r"\(?(?P<letter>[A-HJ-Z])\)?(?=\s*(?:[.,:;)!?*\"]|\Z|\n|[^\x00-\x7f]|\s(?:because|since|as|which|it"
+    r"|and not|non|not|nicht)\b))"
 )
 _LETTERS = re.compile(r"\(?[A-HJ]\)?(?:\s*(?:,|and|or|/|&|or maybe)\s*\(?[A-HJ]\)?)+(?![A-Za-z])")
 _SENTENCE_END = re.compile(r"(?<![0-9])\.(?=\s|\Z|\*)|(?<=[0-9])\.(?=\s|\Z|\*)|\n\s*\n|(?<=\S)\n|[。!?！？]|<")
@@ -95,7 +99,7 @@ def trailing_answer(text: str) -> str | None:
     if first is not None and not re.search("[0-9]", text):
         return first["letter"]
     formula = _last_formula(tail)
-    number = _last(_NUMBER, tail)
+    number = last_match(_NUMBER, tail)
     at = number.start() if number is not None else 0
     if formula is not None and formula[1] > at:
         at = formula[2]
@@ -104,7 +108,7 @@ def trailing_answer(text: str) -> str | None:
     if formula is not None and (number is None or number.start() < formula[1]):
         return formula[0]
     if number is None:
-        picked = _last(_PICKED, tail)
+        picked = last_match(_PICKED, tail)
         return None if picked is None or "not" in tail[max(0, picked.start() - 8) : picked.end()] else picked["letter"]
     touching = _touching(tail, number)
     return touching if touching is not None else last_number(tail)
@@ -118,7 +122,7 @@ def last_number(text: str) -> str | None:
             for character in text
         )
     text = _DECIMAL_COMMA.sub(_with_point, text)
-    match = _last(_NUMBER, text)
+    match = last_match(_NUMBER, text)
     if match is None:
         return None
     sign = "-" if (match["sign"] or "").strip() in ("-", "\u2212") else ""
@@ -134,7 +138,8 @@ def _with_point(match: re.Match[str]) -> str:
     return f"{match['whole'] or 0}.{match['part'] or match['small']}"
 
 
-def _last(pattern: re.Pattern[str], text: str) -> re.Match[str] | None:
+def last_match(pattern: re.Pattern[str], text: str) -> re.Match[str] | None:
+    """The last match of ``pattern`` in ``text``, or None."""
     last = deque(pattern.finditer(text), maxlen=1)
     return last[0] if last else None
 

@@ -1,11 +1,12 @@
 r"""What kind of thing an answer is: a scalar, a list, a set, a tuple, an interval, a relation, a matrix, words.
 
-Conventions. Bare lists and sets are unordered, ``3,5`` and ``3 or 5`` alike; parentheses and square brackets keep order.
-A comma between whole digits is a thousands separator where it can be one, and a decimal comma is tried where a number is
+Conventions. Bare lists and sets are unordered, ``3,5`` and ``3 or 5`` alike; parentheses and square brackets keep
+order. A comma between digits is a thousands separator where it can be one, and a decimal comma where a number is
 wanted. ``p=5,q=2;p=7,q=2`` are two named tuples. ``\pm`` stands for both values.
 """
 
 import re
+from functools import partial
 
 from grpo_core.rewards.expression import parse
 from grpo_core.rewards.kinds import (
@@ -129,6 +130,10 @@ def assigned(relation: Relation) -> tuple[str, str] | None:
     return re.sub(r"[\s{}]", "", name), relation.sides[-1]
 
 
+def _signed(signs: dict[str, str], sign: re.Match[str]) -> str:
+    return signs[sign[1]]
+
+
 def _half_open(interval: re.Match[str]) -> str:
     """``]1, 2[``, the French way to write open ends, with parentheses."""
     opener = "(" if interval["low"] else "["
@@ -220,8 +225,8 @@ def _single(text: str, nested: int) -> Reading:
     if bracketed is not None:
         return bracketed
     if _PLUS_MINUS.search(text):
-        signs = {"pm": ("+", "-"), "mp": ("-", "+")}
-        both = [_PLUS_MINUS.sub(lambda sign, place=place: signs[sign[1]][place], text) for place in (0, 1)]
+        upper, lower = {"pm": "+", "mp": "-"}, {"pm": "-", "mp": "+"}
+        both = [_PLUS_MINUS.sub(partial(_signed, signs), text) for signs in (upper, lower)]
         return Listing("", tuple(Item("", read_scalar(re.sub(r"\A\s*\+", "", value))) for value in both))
     ratio = split(text, re.compile(":"))
     if len(ratio) > 1 and all(ratio):

@@ -32,17 +32,16 @@ class Node:
     digits: int = 0
 
 
-FUNCTIONS = frozenset(
-    "sin cos tan cot sec csc sinh cosh tanh arcsin arccos arctan asin acos atan log ln lg exp gcd lcm max min".split()
+_FUNCTION_NAMES = (
+    "sin cos tan cot sec csc sinh cosh tanh arcsin arccos arctan asin acos atan log ln lg exp gcd lcm max min"
 )
+_SYMBOL_NAMES = (
+    "alpha beta gamma delta epsilon varepsilon zeta eta theta vartheta iota kappa lambda mu nu xi rho sigma tau "
+    "upsilon phi varphi chi psi omega Gamma Delta Theta Lambda Xi Pi Sigma Upsilon Phi Psi Omega hbar ell odot"
+)
+FUNCTIONS = frozenset(_FUNCTION_NAMES.split())
 WORDS = frozenset({*FUNCTIONS, "sqrt", "pi", "infinity", "infty", "inf", "theta", "alpha", "beta", "frac", "mod"})
-SYMBOL_COMMANDS = frozenset(
-    r"\\"[:1] + name
-    for name in (
-        "alpha beta gamma delta epsilon varepsilon zeta eta theta vartheta iota kappa lambda mu nu xi rho sigma tau "
-        "upsilon phi varphi chi psi omega Gamma Delta Theta Lambda Xi Pi Sigma Upsilon Phi Psi Omega hbar ell odot"
-    ).split()
-)
+SYMBOL_COMMANDS = frozenset("\\" + name for name in _SYMBOL_NAMES.split())
 _TOKEN = re.compile(
     r"(?P<repeat>[0-9]*\.[0-9]*\\dot\s*\{?[0-9]\}?[0-9]*\\dot\s*\{?[0-9]\}?|[0-9]*\.[0-9]*(?:\\(?:overline|bar|dot)\s*(?:\{[0-9]+\}|[0-9])|\([0-9]{1,12}\)))"
     r"|(?P<number>[1-9][0-9]{0,2}(?:,[0-9]{3})+(?![0-9])(?:\.[0-9]+)?|[0-9]+(?:\.[0-9]+)?\.?(?![0-9])|\.[0-9]+)"
@@ -109,3 +108,14 @@ def _letters(word: Token) -> list[Token]:
     if len(word.text) > 3:
         raise UnreadableError(f"a word: {word.text[:20]}")
     return [Token("word", letter, word.spaced and not place) for place, letter in enumerate(word.text)]
+
+
+def repeating(text: str) -> Fraction:
+    r"""``0.1\overline{6}``, ``0.1(6)``, ``0.\dot{3}`` as the fraction they are."""
+    before, _, after = text.partition(".")
+    fixed = re.match("[0-9]*", after)
+    assert fixed is not None
+    period = re.sub("[^0-9]", "", after[fixed.end() :])
+    scale = 10 ** len(fixed[0])
+    repeated = Fraction(int(period), (10 ** len(period) - 1) * scale)
+    return Fraction(int((before or "0") + fixed[0]), scale) + repeated

@@ -1,8 +1,8 @@
-r"""What stands around a number: units, currency, words for what is counted. Two units are compared by what they measure.
+r"""What stands around a number: units, currency, words for what is counted. Units are compared by what they measure.
 
 Convention, as most labelled data has it: a unit on one side only is no difference (``12 cm`` is ``12``), since a gold
-often leaves it to the question. Where both sides name a known unit the quantities are compared (``3 m`` is ``300 cm`` and is
-neither ``3 km`` nor ``3 kg``). Nouns that are no measure (``12 apples``) are dropped.
+often leaves it to the question. Where both sides name a known unit the quantities are compared (``3 m`` is ``300 cm``
+and is neither ``3 km`` nor ``3 kg``). Nouns that are no measure (``12 apples``) are dropped.
 """
 
 import re
@@ -39,7 +39,8 @@ _OTHERS = {
     },
     "volume": {
         "ml mL milliliter millilitre cc": "1/1000000", "cl": "1/100000", "l L liter litre": "1/1000",
-        "gal gallon": "3785411784/1000000000000", "quart qt": "946352946/1000000000000", "pint": "473176473/1000000000000",
+        "gal gallon": "3785411784/1000000000000", "quart qt": "946352946/1000000000000",
+        "pint": "473176473/1000000000000",
         "cup": "2365882365/10000000000000",
     },
     "dollar": {"dollar USD usd buck $": "1", "cent ¢": "1/100", "dime": "1/10", "nickel": "1/20", "quarter": "1/4"},
@@ -57,7 +58,8 @@ _OTHERS = {
     "temperature K": {"K kelvin": "1"},
     "speed": {"mph": "44704/100000", "kph kmph kmh": "10/36", "knot": "1852/3600"},
     "force": {"N newton": "1", "kN": "1000"},
-    "energy": {"J joule": "1", "kJ": "1000", "eV": "1602176634/10000000000000000000000000000", "cal calorie": "4184/1000"},
+    "energy": {"J joule": "1", "kJ": "1000", "eV": "1602176634/10000000000000000000000000000",
+               "cal calorie": "4184/1000"},
     "power": {"W watt": "1", "kW kilowatt": "1000"},
     "frequency": {"Hz hertz": "1", "kHz": "1000", "MHz": "1000000"},
     "pressure": {"Pa pascal": "1", "kPa": "1000", "atm": "101325"},
@@ -66,9 +68,9 @@ _OTHERS = {
     "amount": {"mol mole": "1"}, "area": {"acre": "40468564224/10000000", "hectare ha": "10000"},
 }  # fmt: skip
 _CHINESE = {
-    "米": "m", "厘米": "cm", "毫米": "mm", "分米": "dm", "千米": "km", "公里": "km", "克": "g", "千克": "kg", "公斤": "kg",
-    "吨": "ton", "秒": "s", "分钟": "min", "小时": "h", "天": "day", "周": "week", "月": "month", "年": "year", "升": "L",
-    "毫升": "ml", "度": "°", "美元": "$", "美分": "cent", "欧元": "€", "日元": "¥", "人民币": "yuan", "平方米": "m^2",
+    "米": "m", "厘米": "cm", "毫米": "mm", "分米": "dm", "千米": "km", "公里": "km", "克": "g", "千克": "kg",
+    "公斤": "kg", "吨": "ton", "秒": "s", "分钟": "min", "小时": "h", "天": "day", "周": "week", "月": "month", "年": "year",
+    "升": "L", "毫升": "ml", "度": "°", "美元": "$", "美分": "cent", "欧元": "€", "日元": "¥", "人民币": "yuan", "平方米": "m^2",
     "平方厘米": "cm^2", "平方千米": "km^2", "立方米": "m^3", "立方厘米": "cm^3", "平方分米": "dm^2", "立方分米": "dm^3",
 }  # fmt: skip
 
@@ -87,20 +89,27 @@ def _table() -> dict[str, Unit]:
 
 
 _KNOWN = _table()
-_NEVER = frozenset(
+_NO_UNIT_WORDS = (
     "and or to but not nor either neither if when where which whichever unless between than vs versus maybe perhaps "
     "possibly plus minus times over mod sin cos tan log ln lim max min gcd lcm pi sqrt frac for all is are was no "
-    "other incorrect wrong false except then else also".split()
+    "other incorrect wrong false except then else also"
 )
+_NEVER = frozenset(_NO_UNIT_WORDS.split())
+_SMALL = frozenset({"of", "in", "a", "an", "the", "per", "at", "by", "on", "th", "st", "nd", "rd"})
 _CURRENCY_BEFORE = re.compile(
     r"\A(?P<sign>[-+]?)\s*(?P<unit>\\?\$|[€£¥₹₽₩¢]|(?:US|A|C|NZ|HK|S)\\?\$|(?:USD|EUR|GBP|CNY|RMB|JPY|INR|CAD|AUD|Rs)(?![A-Za-z])\.?)"
     r"\s*(?=[-+.0-9\\({])"
 )
-_WORD = r"(?:[A-Za-z\u00c0-\u024f]+\.?|[°€£¥₹₽₩¢$Ω%µ]C?F?|[\u0400-\u04ff\u0600-\u06ff\u0900-\u097f\u3040-\u9fff\uac00-\ud7af]+)"
+_WORD = (
+    r"(?:[A-Za-z\u00c0-\u024f]+\.?|[°€£¥₹₽₩¢$Ω%µ]C?F?"
+    r"|[\u0400-\u04ff\u0600-\u06ff\u0900-\u097f\u3040-\u9fff\uac00-\ud7af]+)"
+)
 _ASIDE = re.compile(r"(?<=[0-9}a-z.])\s*\(\s*([A-Za-z][A-Za-z\s/^0-9-]{2,40})\)\Z")
 _POWER = r"(?:\s*\^\s*(?:\{\s*-?[0-9]\s*\}|-?[0-9]))?"
 _AFTER = re.compile(
-    rf"(?:(?<=[0-9)}}\]!%.])|(?<=\\pi)|(?<=\\pi ))(?P<unit>[-\s]*(?:\\cdot\s*)?{_WORD}{_POWER}(?:(?:\s*[-/·*,]?\s*|\s*\\cdot\s*){_WORD}{_POWER}){{0,7}})\s*\Z"
+    rf"(?:(?<=[0-9)}}\]!%.])|(?<=\\pi)"
+    rf"|(?<=\\pi ))(?P<unit>[-\s]*(?:\\cdot\s*)?{_WORD}{_POWER}(?:(?:\s*[-/·*,]?\s*"
+    rf"|\s*\\cdot\s*){_WORD}{_POWER}){{0,7}})\s*\Z"
 )
 _DEGREES = re.compile(r"\s*(?:\^\s*\{?\s*\\circ\s*\}?|\\circ(?![a-z])|\\degree(?![a-z]))\s*(?=\Z|[CF]\Z|[^A-Za-z])")
 _LONGEST = 120
@@ -161,9 +170,6 @@ def read_unit(text: str) -> Unit | None:
     return None
 
 
-_SMALL = frozenset("of in a an the per at by on th st nd rd".split())
-
-
 def _measure(text: str, words: list[tuple[str, str]]) -> Unit | None:
     """A product and quotient of known units, or None. ``square feet`` and ``feet squared`` are powers."""
     names: list[str] = []
@@ -206,7 +212,7 @@ def _measure(text: str, words: list[tuple[str, str]]) -> Unit | None:
 
 
 def conversion(gold: Unit | None, answer: Unit | None) -> Fraction | None:
-    """What an answer's number is multiplied by to be in the gold's unit; None where the two measure different things."""
+    """What an answer's number is multiplied by to be in the gold's unit; None where they measure different things."""
     if gold is None or answer is None or NOUN in (gold, answer):
         return Fraction(1)
     return answer.factor / gold.factor if gold.dimension == answer.dimension else None
