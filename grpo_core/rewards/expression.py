@@ -8,7 +8,7 @@ parenthesis follows; ``\log`` has base 10.
 
 from fractions import Fraction
 
-from grpo_core.rewards.names import NameReader
+from grpo_core.rewards.leaves import LeafReader
 from grpo_core.rewards.tokens import (
     FUNCTIONS,
     SYMBOL_COMMANDS,
@@ -55,7 +55,7 @@ def symbols(tree: Node) -> set[str]:
     return found
 
 
-class _Reader(NameReader):
+class _Reader(LeafReader):
     """Recursive descent over tokens; each method reads one level of precedence and leaves ``at`` behind it."""
 
     def expression(self) -> Node:
@@ -224,27 +224,6 @@ class _Reader(NameReader):
             self.at += 1
             return self.special(name)
         raise UnreadableError(f"unknown: {text[:20]}")
-
-    def number(self, based: bool = True) -> Node:
-        token = self.tokens[self.at]
-        self.at += 1
-        digits = token.text.replace(",", "").rstrip(".")
-        whole, point, part = digits.partition(".")
-        value = Fraction(digits)
-        power = int(token.exponent[1:] or 0) if token.exponent else 0
-        if abs(power) > 5_000:
-            raise TooLargeError("too large an exponent")
-        significant = len((whole + part).lstrip("0"))
-        if (
-            based and self.peek() == "_" and not point and not token.exponent
-        ):  # a number in another base is not evaluated
-            return self.subscripted(Node("symbol", name=digits.lstrip("0") or "0"))
-        return Node(
-            "number",
-            value=value * Fraction(10) ** power if power else value,
-            places=len(part) - power if point else None,
-            digits=significant,
-        )
 
     def group(self) -> Node:
         opener = self.take()

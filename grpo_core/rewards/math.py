@@ -31,14 +31,14 @@ MATH_VERSION = 2
 """Part of the reward fingerprint: raise it whenever extraction, normalisation or this check may change a verdict."""
 
 MAX_ANSWER_CHARS = 2_000
-"""A longer answer cannot be read as one, unless it is plain arithmetic."""
+"""A longer answer cannot be read as one, unless it is a sum of whole numbers."""
 
-MAX_ARITHMETIC_CHARS = 45_000
-"""Longest sum or product of numbers that is worked out; a request to a worker then fits into a pipe."""
+MAX_LONG_CHARS = 45_000
+"""Longest sum that is worked out, and longest solution that a gold is looked for in: both fit into a worker's pipe."""
 
 _DECIMALS_COMPARED = 6  # coarser decimals than these are told apart exactly
 _PROSE_WORDS = 5  # a gold of more words is no answer that another text could be compared with
-_ARITHMETIC_TEXT = re.compile(r"[-+*/().\s0-9]*")
+_SUM = re.compile(r"[-+]?[0-9]{1,30}(?:\s*[-+]\s*[0-9]{1,30})+")
 _GOLD_BOX = re.compile(r"\\(?:boxed|fbox)\s*\{|\banswer is\b")
 _ARITHMETIC: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.Add: operator.add,
@@ -56,12 +56,10 @@ def quick_check(answer: str, gold: str) -> tuple[Verdict, str] | None:
     here, and only as that. Two integers, quotients or short decimals that differ are ``wrong``.
     """
     if len(answer) > MAX_ANSWER_CHARS:
-        answer = answer.strip()
+        answer = _shortened(answer)
         if len(answer) > MAX_ANSWER_CHARS:
-            if len(answer) > MAX_ARITHMETIC_CHARS or not _ARITHMETIC_TEXT.fullmatch(answer):
-                return Verdict.UNPARSABLE, f"the answer is longer than {MAX_ANSWER_CHARS} characters"
-            return None
-    gold = gold_answer(gold) if len(gold) <= MAX_ARITHMETIC_CHARS else gold
+            return Verdict.UNPARSABLE, f"the answer is longer than {MAX_ANSWER_CHARS} characters"
+    gold = gold_answer(gold) if len(gold) <= MAX_LONG_CHARS else gold
     if len(gold) > MAX_ANSWER_CHARS:
         return Verdict.ERROR, f"the gold is longer than {MAX_ANSWER_CHARS} characters"
     answer_plain, gold_plain = plain(answer), plain(gold)
@@ -98,7 +96,7 @@ def full_check(answer: str, gold: str) -> tuple[Verdict, str]:
     An answer that cannot be read is ``unparsable``; a gold that cannot be read is an ``error`` of the data. Values
     that cannot be compared at all (a matrix and a number) are ``wrong``.
     """
-    gold = gold_answer(gold)
+    answer, gold = _shortened(answer), gold_answer(gold)
     try:
         ours, theirs = _reading(gold), _reading(answer)
     except RecursionError:
@@ -117,6 +115,14 @@ def full_check(answer: str, gold: str) -> tuple[Verdict, str]:
         if equal is not None:
             return (Verdict.OK if equal else Verdict.WRONG), ""
     return _verified(answer, gold)
+
+
+def _shortened(answer: str) -> str:
+    """A long sum of whole numbers added up, anything else stripped."""
+    answer = answer.strip()
+    if MAX_ANSWER_CHARS < len(answer) <= MAX_LONG_CHARS and _SUM.fullmatch(answer):
+        return str(sum(map(int, re.findall(r"[-+]?[0-9]+", re.sub(r"\s", "", answer)))))
+    return answer
 
 
 def _reading(text: str) -> Reading | str | None:

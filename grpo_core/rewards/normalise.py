@@ -50,7 +50,8 @@ _NAMED = re.compile(
 )
 _COMMANDS = {
     "dfrac": "frac", "tfrac": "frac", "cfrac": "frac", "dbinom": "binom", "tbinom": "binom", "leq": "le",
-    "leqslant": "le", "geq": "ge", "geqslant": "ge", "neq": "ne", "lt": "<", "gt": ">", "ast": "*", "colon": ":", "lvert": ""
+    "leqslant": "le", "geq": "ge", "geqslant": "ge", "neq": "ne", "lt": "<", "gt": ">", "ast": "*", "colon": ":",
+    "lvert": ""
     "|", "rvert": "|",
     "vert": "|", "mid": ""
     "|", "lbrace": "\\{", "rbrace": "\\}", "lbrack": "[", "rbrack": "]", "lparen": "(", "rparen": ")",

@@ -1,11 +1,13 @@
-r"""Names in an expression: symbols with subscripts and primes, and values of unknown functions."""
+r"""The leaves of an expression: numbers, symbols with subscripts and primes, values of unknown functions."""
 
-from grpo_core.rewards.tokens import Node, Token, UnreadableError
+from fractions import Fraction
+
+from grpo_core.rewards.tokens import Node, Token, TooLargeError, UnreadableError
 
 _CALLED = frozenset({"f", "g", "h", "F", "G", "H", r"\phi", r"\Phi", r"\psi", r"\Psi", r"\varphi"})
 
 
-class NameReader:
+class LeafReader:
     """A place in a list of tokens; each method reads from there and leaves ``at`` behind what it read."""
 
     def __init__(self, tokens: list[Token]) -> None:
@@ -26,6 +28,27 @@ class NameReader:
             raise UnreadableError(f"expected {expected or 'more'}")
         self.at += 1
         return text
+
+    def number(self, based: bool = True) -> Node:
+        token = self.tokens[self.at]
+        self.at += 1
+        digits = token.text.replace(",", "").rstrip(".")
+        whole, point, part = digits.partition(".")
+        value = Fraction(digits)
+        power = int(token.exponent[1:] or 0) if token.exponent else 0
+        if abs(power) > 5_000:
+            raise TooLargeError("too large an exponent")
+        significant = len((whole + part).lstrip("0"))
+        if (
+            based and self.peek() == "_" and not point and not token.exponent
+        ):  # a number in another base is not evaluated
+            return self.subscripted(Node("symbol", name=digits.lstrip("0") or "0"))
+        return Node(
+            "number",
+            value=value * Fraction(10) ** power if power else value,
+            places=len(part) - power if point else None,
+            digits=significant,
+        )
 
     def named(self, name: str) -> Node:
         if name == "e":
