@@ -37,9 +37,10 @@ MAX_LONG_CHARS = 45_000
 """Longest sum that is worked out, and longest solution that a gold is looked for in: both fit into a worker's pipe."""
 
 _DECIMALS_COMPARED = 6  # coarser decimals than these are told apart exactly
+_SOLUTION_CHARS = 100  # a gold longer than this may be a solution that ends in a statement
 _PROSE_WORDS = 5  # a gold of more words is no answer that another text could be compared with
 _SUM = re.compile(r"[-+]?[0-9]{1,30}(?:\s*[-+]\s*[0-9]{1,30})+")
-_GOLD_BOX = re.compile(r"\\(?:boxed|fbox)\s*\{|\banswer is\b")
+_GOLD_BOX = re.compile(r"\\(?:boxed|fbox)\s*\{")
 _ARITHMETIC: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
@@ -59,6 +60,8 @@ def quick_check(answer: str, gold: str) -> tuple[Verdict, str] | None:
         answer = _shortened(answer)
         if len(answer) > MAX_ANSWER_CHARS:
             return Verdict.UNPARSABLE, f"the answer is longer than {MAX_ANSWER_CHARS} characters"
+    if answer == gold and plain(gold):
+        return Verdict.OK, ""
     gold = gold_answer(gold) if len(gold) <= MAX_LONG_CHARS else gold
     if len(gold) > MAX_ANSWER_CHARS:
         return Verdict.ERROR, f"the gold is longer than {MAX_ANSWER_CHARS} characters"
@@ -83,7 +86,7 @@ def quick_check(answer: str, gold: str) -> tuple[Verdict, str] | None:
 
 def gold_answer(gold: str) -> str:
     """The answer in a gold that is a whole solution: what stands in its boxes, else all of it."""
-    if _GOLD_BOX.search(gold):
+    if _GOLD_BOX.search(gold) or (len(gold) > _SOLUTION_CHARS and "answer is" in gold):
         found = final_answer(gold)
         if found is not None:
             return found.answer

@@ -163,7 +163,7 @@ print(*pool.process_ids, flush=True)
 @pytest.mark.parametrize(
     "then",
     ["sys.stdin.read()", r"pool.check([(r'\int_0^1 e^{-x^2} \sin(x^3) \ln(1+x^5) dx', '7')] ); sys.stdin.read()"],
-    ids=["idle", "busy"]
+    ids=["idle", "busy"],
 )
 def test_no_worker_outlives_a_killed_parent(then: str) -> None:
     parent = subprocess.Popen(
