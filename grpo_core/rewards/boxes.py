@@ -16,6 +16,7 @@ _TOKEN = re.compile(
     r"|(?P<ink>\\.|[^\\{}\s~$]+|\\)",
     re.DOTALL,
 )
+_COMMAND = re.compile(r"\\(?:boxed|fbox)")
 _BETWEEN = re.compile(
     r"(?:\s|\$|\\[()\[\],;: ]|\*|[,;.&]|\\\\|\\q?quad|\\(?:text|mbox)\s*\{[^{}]{0,40}\}|(?:and|or|also|und"
     r"|oder|et|ou|as well as)(?![A-Za-z])"
@@ -51,12 +52,13 @@ def filled_boxes(text: str) -> tuple[list[Box], int]:
     ``\{`` and ``\}`` are no braces and a box of blanks does not count. Of nested boxes the outer one counts (its
     content is the whole answer), unless it holds just the inner one.
     """
-    if "box" not in text:
+    first = _COMMAND.search(text)
+    if first is None:
         return [], -1
     opened: list[tuple[int, int] | None] = []
     boxes: list[Box] = []
     last_ink = -1
-    for token in _TOKEN.finditer(text):
+    for token in _TOKEN.finditer(text, first.start()):
         kind = token.lastgroup
         if kind == "ink":
             last_ink = token.start()

@@ -98,6 +98,11 @@ class WorkerPool:
             results.update(self._run([_Job(pair) for pair in dict.fromkeys(pairs) if pair not in results]))
         return [results[pair] for pair in pairs]
 
+    def forget(self) -> None:
+        """Empties the cache of findings."""
+        with self._lock:
+            self._findings.clear()
+
     def close(self) -> None:
         """Ends the workers. The pool can still be used: the next check that needs one starts it."""
         if os.getpid() == self._owner:
