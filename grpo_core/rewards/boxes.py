@@ -25,7 +25,8 @@ _BETWEEN = re.compile(
 )
 _LONGEST_BETWEEN = 80
 _DENIED_BEFORE = re.compile(
-    r"(?:\bnot|n't|n’t|\bnever|\bneither|\bnor|\brather than|\binstead of|\bunlike|不是|并非|不等于|\\ne(?:q)?)"
+    r"(?:\bnot|\bcannot|n't|n’t|\bnever|\bneither|\bnor|\brather than|\binstead of|\bunlike"
+    r"|不是|并非|不等于|\\ne(?:q)?)"
     r"(?:\s|\$|\\[(\[]|:|\*|\b(?:equal|to|be|simply|just|the|really|actually|exactly|answer|是)\b)*\Z",
     re.IGNORECASE,
 )

@@ -36,7 +36,9 @@ def same_value(first: Node, second: Node) -> bool | None:
     """
     names = sorted(symbols(first) | symbols(second))
     if not names:
-        return _same_constant(first, second)
+        equal = _same_constant(first, second)
+        unsure = equal is False and any(map(_is_endless, (first, second)))
+        return None if unsure else equal
     _limited(first, second)
     extra = _extra_digits(first, second)
     agreed, none = _AGREED * mpmath.mpf(10) ** -extra, _NONE * mpmath.mpf(10) ** -extra
@@ -52,7 +54,7 @@ def same_value(first: Node, second: Node) -> bool | None:
         except (UndefinedError, TooLargeError):
             continue
     seen = real if len(real) >= 2 else real + other
-    if not all(seen) and (has_unevaluated(first) or has_unevaluated(second)):
+    if not all(seen) and has_unevaluated(first) != has_unevaluated(second):
         return None
     return all(seen) if len(seen) >= 2 else None
 
@@ -242,6 +244,13 @@ def _unevaluated(node: Node, values: Mapping[str, Any]) -> Any:
 def has_unevaluated(tree: Node) -> bool:
     """Whether a sum or product is in it: then only equality is certain."""
     return tree.kind in ("sum", "prod") or any(map(has_unevaluated, tree.parts))
+
+
+def _is_endless(tree: Node) -> bool:
+    """Whether a sum with an infinite bound is in it."""
+    if tree.kind in ("sum", "prod"):
+        return any(part.kind == "constant" and part.name == "infinity" for part in tree.parts[:2])
+    return any(map(_is_endless, tree.parts))
 
 
 def _sized(value: Any) -> Any:

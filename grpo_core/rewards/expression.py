@@ -44,15 +44,12 @@ def parse(text: str) -> Node:
 
 
 def symbols(tree: Node) -> set[str]:
-    """The names of free symbols and of unknown function values in ``tree``."""
-    found: set[str] = set()
-    waiting = [tree]
-    while waiting:
-        node = waiting.pop()
-        if node.kind in ("symbol", "call"):
-            found.add(node.name)
-        waiting.extend(node.parts)
-    return found
+    """The names of free symbols and of unknown function values in ``tree``; a sum's own variable is not free."""
+    if tree.kind in ("sum", "prod"):
+        low, high, term, variable = tree.parts
+        return symbols(low) | symbols(high) | (symbols(term) - {variable.name})
+    found = {tree.name} if tree.kind in ("symbol", "call") else set()
+    return found.union(*map(symbols, tree.parts))
 
 
 class _Reader(LeafReader):
@@ -78,7 +75,7 @@ class _Reader(LeafReader):
             if self.peek() not in ("+", "-"):
                 break
             if place == 2:
-                raise UnreadableError("a heap of signs")
+                raise TooLargeError("a heap of signs")
             sign = -sign if self.take() == "-" else sign
         term = self.term()
         return term if sign == 1 else Node("negate", (term,))

@@ -29,6 +29,7 @@ _NEXT_QUESTION = re.compile(r"\n[ \t]*(?:\*\*)?(?:Question|Problem|Exercise|Q)\s
 _ANSWERED = re.compile(r"####[ \t]*\S|\\(?:boxed|fbox)\s*\{|[Aa]nswer(?:\s*(?:is|:)|</)")
 _ESCAPED_END = re.compile(r"\\{1,2}(?:boxed|fbox)\s*\{(?P<answer>[^{}]*[^{}\s\\])\s*\\+\}[\s$.]*")
 _EMPTY_BOX = re.compile(r"\\{1,2}(?:boxed|fbox)\s*\{(?:\s|\\[,;:!]|~|\{\})*\}")
+_BARE_BOX = re.compile(r"\\{1,2}(?:boxed|fbox)(?![A-Za-z{])")
 _SHORT = 300
 
 
@@ -128,6 +129,7 @@ def _untagged(text: str) -> Extracted | None:
     line = last_match(_HASHES, text)
     if line is not None:
         return Extracted(line["answer"].strip(), False)
-    text = _EMPTY_BOX.sub(" ", text) if "box" in text else text
+    if "box" in text:
+        text = _BARE_BOX.sub(" ", _EMPTY_BOX.sub(" ", text))
     answer = stated_answer(text) or trailing_answer(text)
     return None if not answer or not answer.strip() else Extracted(answer.strip(), False)

@@ -39,6 +39,9 @@ MAX_LONG_CHARS = 45_000
 _DECIMALS_COMPARED = 6  # coarser decimals than these are told apart exactly
 _SOLUTION_CHARS = 100  # a gold longer than this may be a solution that ends in a statement
 _PROSE_WORDS = 5  # a gold of more words is no answer that another text could be compared with
+_HEDGE = re.compile(
+    r"(?<![\\A-Za-z])(?:or|not|nor|maybe|perhaps|possibly|between|either|if|unless|than)(?![A-Za-z])", re.I
+)
 _SUM = re.compile(r"[-+]?[0-9]{1,30}(?:\s*[-+]\s*[0-9]{1,30})+")
 _GOLD_BOX = re.compile(r"\\(?:boxed|fbox)\s*\{")
 _ARITHMETIC: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
@@ -117,6 +120,8 @@ def full_check(answer: str, gold: str) -> tuple[Verdict, str]:
             equal = None
         if equal is not None:
             return (Verdict.OK if equal else Verdict.WRONG), ""
+    if theirs is None and _HEDGE.search(canonical(answer)):  # math-verify drops words, and with them what they say
+        return Verdict.UNPARSABLE, "the answer is prose"
     return _verified(answer, gold)
 
 

@@ -41,7 +41,7 @@ _LABEL = re.compile(
     r"\A(?P<words>[A-Za-z]{2,}(?:\s+[A-Za-z]+){0,6})\s*(?::|(?<![A-Za-z])is|(?<=[a-z]{4}\s)=)\s+(?=[-+0-9$.(\\])"
 )
 _LABEL_DENIED = re.compile(
-    r"\b(?:not|no|or|and|if|than|least|most|never|unless|wrong|incorrect|sin|cos|tan|log|ln|option|choice)\b",
+    r"\b(?:not|no|or|and|if|than|least|most|never|unless|wrong|incorrect|sin|cos|tan|log|ln|option|choice|lambda|return|print|def|import)\b",
     re.IGNORECASE,
 )
 _NAMED = re.compile(

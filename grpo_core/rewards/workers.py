@@ -20,10 +20,11 @@ from pathlib import Path
 from grpo_core.rewards.verdict import Verdict
 
 _POLL_SECONDS = 0.05  # how often memory is looked at while a check runs
+_SPARE = 2  # workers kept after a timeout, so that the next one does not wait for a start
 _START_SECONDS = 120.0  # imports on a loaded machine
 _START_ATTEMPTS = 2
 _KILL_SECONDS = 0.03  # set aside within an answer's limit for noticing and killing
-_BUSY_SHARE = 0.5  # of the limit spent computing: the answer was too hard, not the machine too slow
+_BUSY_SHARE = 0.1  # of the limit spent computing: the answer was too hard, since an honest one takes a hundredth
 _MEMORY_BYTES = 1 << 30  # resident, each worker; its imports take about 100 MB
 _CACHE_ENTRIES = 65_536
 _REPOSITORY = Path(__file__).resolve().parents[2]
@@ -187,6 +188,8 @@ class WorkerPool:
                 if _cpu_seconds(worker.process.pid) - worker.cpu > _BUSY_SHARE * spent:
                     worker.job.attempts = self._retries + 1  # it had the machine to itself: the answer is too hard
                 self._lost(worker, CheckResult(Verdict.TIMEOUT, f"over {self._timeout:g} s"), waiting, results)
+                while len(self._workers) < min(self._limit, _SPARE):  # hard answers come together: no start between
+                    self._workers.append(_start())
             elif _resident_bytes(worker.process.pid) > _MEMORY_BYTES:
                 outcome = CheckResult(Verdict.ERROR, f"over {_MEMORY_BYTES >> 20} MiB of memory")
                 self._lost(worker, outcome, waiting, results)

@@ -64,7 +64,7 @@ def test_exact_values(text: str, value: Fraction) -> None:
         ("9^{9^{9}}", TooLargeError),
         ("(9!)!", TooLargeError),
         ("1 2", UnreadableError),
-        ("---1", UnreadableError),
+        ("---1", TooLargeError),
         ("", UnreadableError),
         ("hello", UnreadableError),
         ("(1", UnreadableError),
