@@ -31,7 +31,9 @@ def main() -> None:
     os.dup2(silent, 1)  # a library that prints must not end up inside the protocol
     os.dup2(silent, 2)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    resource.setrlimit(resource.RLIMIT_AS, (_ADDRESS_BYTES, resource.RLIM_INFINITY))
+    _, most = resource.getrlimit(resource.RLIMIT_AS)
+    least = _ADDRESS_BYTES if most == resource.RLIM_INFINITY else min(_ADDRESS_BYTES, most)
+    resource.setrlimit(resource.RLIMIT_AS, (least, most))
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     _when_memory_ends_die_first()
     try:

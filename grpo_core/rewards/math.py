@@ -82,9 +82,10 @@ def quick_check(answer: str, gold: str) -> tuple[Verdict, str] | None:
         return _same_choice(answer, gold)
     if answer_number == gold_number:
         return Verdict.OK, ""
-    if "%" in answer_plain + gold_plain or not _exactly_comparable(answer_number, gold_number):
+    both = answer_plain + gold_plain
+    if "%" in both or "," in both or not _exactly_comparable(answer_number, gold_number):
         return None
-    return (Verdict.WRONG, "") if not {answer_plain.count(","), gold_plain.count(",")} - {0} else None
+    return Verdict.WRONG, ""
 
 
 def gold_answer(gold: str) -> str:

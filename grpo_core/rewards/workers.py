@@ -170,10 +170,15 @@ class WorkerPool:
                 else:
                     worker.failure = message["failed"]
 
+    @property
+    def _allowed(self) -> float:
+        """Seconds after which an answer is stopped, so that it is gone when its limit ends."""
+        return self._timeout - min(_KILL_SECONDS, self._timeout / 10)
+
     def _patience(self) -> float:
         """Seconds to wait for news: a poll interval, or less where the time of an answer is up before."""
         busy = [worker.since for worker in self._workers if worker.job is not None]
-        left = min(busy, default=time.monotonic()) + self._timeout - _KILL_SECONDS - time.monotonic()
+        left = min(busy, default=time.monotonic()) + self._allowed - time.monotonic()
         return max(0.0, min(_POLL_SECONDS, left)) if busy else _POLL_SECONDS
 
     def _enforce(self, waiting: deque[_Job], results: dict[tuple[str, str], CheckResult]) -> None:
@@ -184,7 +189,7 @@ class WorkerPool:
                 if not worker.ready and spent > _START_SECONDS:
                     worker.failure = f"not ready after {_START_SECONDS:.0f} s"
                     self._lost(worker, CheckResult(Verdict.MISSING), waiting, results)
-            elif spent >= self._timeout - _KILL_SECONDS:
+            elif spent >= self._allowed:
                 if _cpu_seconds(worker.process.pid) - worker.cpu > _BUSY_SHARE * spent:
                     worker.job.attempts = self._retries + 1  # it had the machine to itself: the answer is too hard
                 self._lost(worker, CheckResult(Verdict.TIMEOUT, f"over {self._timeout:g} s"), waiting, results)
