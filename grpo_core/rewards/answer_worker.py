@@ -13,10 +13,14 @@ import resource
 import select
 import signal
 import sys
+from collections.abc import Callable
 from typing import Any
+
+from grpo_core.rewards.verdict import Verdict
 
 _GRACE_SECONDS = 1.0  # beyond the limit that the parent keeps itself
 _READ_BYTES = 65_536
+_ADDRESS_BYTES = 3 << 30  # what even a single jump between two looks of the parent cannot exceed
 
 
 def main() -> None:
@@ -27,6 +31,9 @@ def main() -> None:
     os.dup2(silent, 1)  # a library that prints must not end up inside the protocol
     os.dup2(silent, 2)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    _, most = resource.getrlimit(resource.RLIMIT_AS)
+    least = _ADDRESS_BYTES if most == resource.RLIM_INFINITY else min(_ADDRESS_BYTES, most)
+    resource.setrlimit(resource.RLIMIT_AS, (least, most))
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     _when_memory_ends_die_first()
     try:
@@ -53,9 +60,17 @@ def main() -> None:
         line, _, waiting = waiting.partition(b"\n")
         request = json.loads(line)
         signal.setitimer(signal.ITIMER_REAL, request["seconds"] + _GRACE_SECONDS)
-        verdict, detail = full_check(request["answer"], request["gold"])
+        verdict, detail = _checked(full_check, request)
         signal.setitimer(signal.ITIMER_REAL, 0.0)
         _send(answers, {"verdict": verdict.value, "detail": detail})
+
+
+def _checked(full_check: Callable[[str, str], tuple[Verdict, str]], request: dict[str, Any]) -> tuple[Verdict, str]:
+    """The finding; a check that fails in itself says so, and the worker lives on."""
+    try:
+        return full_check(request["answer"], request["gold"])
+    except Exception as error:
+        return Verdict.ERROR, f"{type(error).__name__}: {error}"[:200]
 
 
 def _send(channel: int, message: dict[str, Any]) -> None:

@@ -1,26 +1,49 @@
-"""Is an extracted answer equal to the gold? A cheap exact check first, math-verify 0.9.0 for the rest.
+r"""Is an extracted answer equal to the gold? Text and exact numbers first, then readings of both, then math-verify.
 
 ``quick_check`` runs in the caller and takes microseconds. ``full_check`` runs only in a worker process that can be
-killed (``workers``): computer algebra has no bound on its time. Nothing that a model wrote is ever evaluated as code:
-sympy turns number literals into Python source and calls ``eval`` on it, so a worker puts ``build_only`` there.
+killed (``workers``): it reads both sides itself (``structure``, ``equality``), which is bounded, and asks math-verify
+0.9.0 about what it cannot read, and computer algebra has no bound on its time. Nothing that a model wrote is ever
+evaluated as code: sympy turns number literals into Python source and calls ``eval`` on it, so a worker puts
+``build_only`` there.
+
+The conventions where labelled data disagrees stand in ``equality`` (percent, decimals, lists, equations), ``units``,
+``structure`` (commas) and ``extract`` (what counts as the final answer).
 """
 
 import ast
 import operator
+import re
 from collections.abc import Callable
 from fractions import Fraction
 from typing import Any
 
-from grpo_core.rewards.normalise import bare, number, plain
+from grpo_core.rewards.choices import Choice, choice
+from grpo_core.rewards.equality import same
+from grpo_core.rewards.extract import final_answer
+from grpo_core.rewards.kinds import Reading, Words
+from grpo_core.rewards.normalise import bare, canonical, number, plain
+from grpo_core.rewards.splitting import BrokenError
+from grpo_core.rewards.structure import read
+from grpo_core.rewards.tokens import TooLargeError, UnreadableError
 from grpo_core.rewards.verdict import Verdict
 
-MATH_VERSION = 1
+MATH_VERSION = 2
 """Part of the reward fingerprint: raise it whenever extraction, normalisation or this check may change a verdict."""
 
 MAX_ANSWER_CHARS = 2_000
-"""A longer answer cannot be read as one."""
+"""A longer answer cannot be read as one, unless it is a sum of whole numbers."""
 
-_DECIMALS_COMPARED = 6  # math-verify rounds decimals to as many places, so coarser ones can be told apart exactly
+MAX_LONG_CHARS = 45_000
+"""Longest sum that is worked out, and longest solution that a gold is looked for in: both fit into a worker's pipe."""
+
+_DECIMALS_COMPARED = 6  # coarser decimals than these are told apart exactly
+_SOLUTION_CHARS = 100  # a gold longer than this may be a solution that ends in a statement
+_PROSE_WORDS = 5  # a gold of more words is no answer that another text could be compared with
+_HEDGE = re.compile(
+    r"(?<![\\A-Za-z])(?:or|not|nor|maybe|perhaps|possibly|between|either|if|unless|than)(?![A-Za-z])", re.I
+)
+_SUM = re.compile(r"[-+]?[0-9]{1,30}(?:\s*[-+]\s*[0-9]{1,30})+")
+_GOLD_BOX = re.compile(r"\\(?:boxed|fbox)\s*\{")
 _ARITHMETIC: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
@@ -33,34 +56,121 @@ _ARITHMETIC: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
 def quick_check(answer: str, gold: str) -> tuple[Verdict, str] | None:
     """The verdict and its reason where text or exact fractions decide it; None where a full check is needed.
 
-    Takes raw texts. Equal spellings and equal numbers are ``ok``; ``50%`` counts as ``50`` here, and only as that.
-    Two integers, quotients or short decimals that differ are ``wrong``.
+    Takes raw texts. Equal spellings, equal letters of a choice and equal numbers are ``ok``; ``50%`` counts as ``50``
+    here, and only as that. Two integers, quotients or short decimals that differ are ``wrong``.
     """
-    if len(answer.strip()) > MAX_ANSWER_CHARS:
-        return Verdict.UNPARSABLE, f"the answer is longer than {MAX_ANSWER_CHARS} characters"
+    if len(answer) > MAX_ANSWER_CHARS:
+        answer = _shortened(answer)
+        if len(answer) > MAX_ANSWER_CHARS:
+            return Verdict.UNPARSABLE, f"the answer is longer than {MAX_ANSWER_CHARS} characters"
+    if answer == gold and plain(gold):
+        return Verdict.OK, ""
+    gold = gold_answer(gold) if len(gold) <= MAX_LONG_CHARS else gold
     if len(gold) > MAX_ANSWER_CHARS:
         return Verdict.ERROR, f"the gold is longer than {MAX_ANSWER_CHARS} characters"
     answer_plain, gold_plain = plain(answer), plain(gold)
+    if not gold_plain:
+        return Verdict.ERROR, "the gold is empty"
     if not answer_plain:
         return Verdict.UNPARSABLE, "the answer is empty"
     if answer_plain == gold_plain:
         return Verdict.OK, ""
-    answer_number, gold_number = number(answer_plain.rstrip("% ")), number(gold_plain.rstrip("% "))
+    if len(gold_plain) > 2 and gold_plain.isalpha() and gold_plain.casefold() == answer_plain.casefold():
+        return Verdict.OK, ""
+    answer_number, gold_number = number(answer_plain.removesuffix("%")), number(gold_plain.removesuffix("%"))
     if answer_number is None or gold_number is None:
-        return None
+        return _same_choice(answer, gold)
     if answer_number == gold_number:
         return Verdict.OK, ""
-    if "%" in answer_plain + gold_plain or not _exactly_comparable(answer_number, gold_number):
+    both = answer_plain + gold_plain
+    if "%" in both or "," in both or not _exactly_comparable(answer_number, gold_number):
         return None
     return Verdict.WRONG, ""
 
 
-def full_check(answer: str, gold: str) -> tuple[Verdict, str]:
-    """The verdict of math-verify, and its reason. May run for ever and take any memory: only inside a worker.
+def gold_answer(gold: str) -> str:
+    """The answer in a gold that is a whole solution: what stands in its boxes, else all of it."""
+    if _GOLD_BOX.search(gold) or (len(gold) > _SOLUTION_CHARS and "answer is" in gold):
+        found = final_answer(gold)
+        if found is not None:
+            return found.answer
+    return gold
 
-    An answer that cannot be parsed is ``unparsable``; a gold that cannot be parsed is an ``error`` of the data. Values
-    that cannot be compared at all (a matrix and a number) are ``wrong``, with the reason kept.
+
+def full_check(answer: str, gold: str) -> tuple[Verdict, str]:
+    """The verdict and its reason. May run for ever and take any memory: only inside a worker.
+
+    An answer that cannot be read is ``unparsable``; a gold that cannot be read is an ``error`` of the data. Values
+    that cannot be compared at all (a matrix and a number) are ``wrong``.
     """
+    answer, gold = _shortened(answer), gold_answer(gold)
+    try:
+        ours, theirs = _reading(gold), _reading(answer)
+    except RecursionError:
+        return Verdict.UNPARSABLE, "nested too deeply"
+    if isinstance(ours, str) or (isinstance(ours, Words) and len(ours.text.split()) > _PROSE_WORDS):
+        return Verdict.ERROR, f"the gold cannot be read: {ours if isinstance(ours, str) else 'it is prose'}"
+    if isinstance(theirs, str):
+        return Verdict.UNPARSABLE, f"the answer cannot be read: {theirs}"
+    if ours is not None and theirs is not None:
+        try:
+            equal = same(ours, theirs)
+        except (TooLargeError, RecursionError) as error:
+            return Verdict.UNPARSABLE, str(error) or type(error).__name__
+        except UnreadableError:
+            equal = None
+        if equal is not None:
+            return (Verdict.OK if equal else Verdict.WRONG), ""
+    if theirs is None and _HEDGE.search(canonical(answer)):  # math-verify drops words, and with them what they say
+        return Verdict.UNPARSABLE, "the answer is prose"
+    return _verified(answer, gold)
+
+
+def _shortened(answer: str) -> str:
+    """A long sum of whole numbers added up, anything else stripped."""
+    answer = answer.strip()
+    if MAX_ANSWER_CHARS < len(answer) <= MAX_LONG_CHARS and _SUM.fullmatch(answer):
+        return str(sum(map(int, re.findall(r"[-+]?[0-9]+", re.sub(r"\s", "", answer)))))
+    return answer
+
+
+def _reading(text: str) -> Reading | str | None:
+    """The reading; None where only math-verify may know it; a reason where nothing will."""
+    try:
+        return read(canonical(text))
+    except (BrokenError, TooLargeError) as error:
+        return str(error)
+    except UnreadableError:
+        return None
+
+
+def _same_choice(answer: str, gold: str) -> tuple[Verdict, str] | None:
+    """Compares letters of a multiple choice, where the gold is one."""
+    wanted, given = choice(canonical(gold)), choice(canonical(answer))
+    if wanted is None:
+        if (
+            given is not None
+            and given.text
+            and given.letter in canonical(answer)[:3]
+            and number(plain(given.text)) is not None
+        ):
+            return quick_check(given.text, gold)
+        return None
+    if given is not None and given.letter == wanted.letter and _is_letter(wanted, gold):
+        return Verdict.OK, ""
+    if wanted.text and plain(answer).casefold() == plain(wanted.text).casefold():
+        return Verdict.OK, ""
+    if given is not None and _is_letter(wanted, gold) and _is_letter(given, answer):
+        return Verdict.WRONG, ""
+    return None
+
+
+def _is_letter(found: Choice, text: str) -> bool:
+    """Whether a letter is one of a choice, not the name of a variable: upper case, or set off as one."""
+    return bool(found.text) or found.letter in text or any(mark in text for mark in ").:(")
+
+
+def _verified(answer: str, gold: str) -> tuple[Verdict, str]:
     from math_verify import verify
 
     gold_parsed = _parsed(gold)

@@ -20,8 +20,11 @@ from pathlib import Path
 from grpo_core.rewards.verdict import Verdict
 
 _POLL_SECONDS = 0.05  # how often memory is looked at while a check runs
+_SPARE = 2  # workers kept after a timeout, so that the next one does not wait for a start
 _START_SECONDS = 120.0  # imports on a loaded machine
 _START_ATTEMPTS = 2
+_KILL_SECONDS = 0.03  # set aside within an answer's limit for noticing and killing
+_BUSY_SHARE = 0.1  # of the limit spent computing: the answer was too hard, since an honest one takes a hundredth
 _MEMORY_BYTES = 1 << 30  # resident, each worker; its imports take about 100 MB
 _CACHE_ENTRIES = 65_536
 _REPOSITORY = Path(__file__).resolve().parents[2]
@@ -51,6 +54,7 @@ class _Worker:
     since: float
     ready: bool = False
     job: _Job | None = None
+    cpu: float = 0.0  # processor seconds that it had used when the job was sent
     received: bytes = b""
     failure: str = ""
 
@@ -61,7 +65,8 @@ class WorkerPool:
     Args:
         workers: most processes at a time.
         timeout_seconds: wall-clock limit of one attempt at one answer, from the moment it is sent.
-        retries: further attempts, each in a fresh worker, after a timeout, an error or a lost worker.
+        retries: further attempts, each in a fresh worker, after an error, a lost worker, or a timeout during which the
+            worker did not get the processor: an answer that computed all the time would only do so again.
     """
 
     def __init__(self, workers: int, timeout_seconds: float, retries: int) -> None:
@@ -94,6 +99,11 @@ class WorkerPool:
             results.update(self._run([_Job(pair) for pair in dict.fromkeys(pairs) if pair not in results]))
         return [results[pair] for pair in pairs]
 
+    def forget(self) -> None:
+        """Empties the cache of findings."""
+        with self._lock:
+            self._findings.clear()
+
     def close(self) -> None:
         """Ends the workers. The pool can still be used: the next check that needs one starts it."""
         if os.getpid() == self._owner:
@@ -121,7 +131,7 @@ class WorkerPool:
             if waiting and worker.ready and worker.job is None:
                 job = waiting.popleft()
                 job.attempts += 1
-                worker.job, worker.since = job, time.monotonic()
+                worker.job, worker.since, worker.cpu = job, time.monotonic(), _cpu_seconds(worker.process.pid)
                 request = {"answer": job.pair[0], "gold": job.pair[1], "seconds": self._timeout}
                 stdin = worker.process.stdin
                 assert stdin is not None
@@ -142,7 +152,7 @@ class WorkerPool:
             for worker in self._workers:
                 assert worker.process.stdout is not None
                 selector.register(worker.process.stdout, selectors.EVENT_READ, worker)
-            events = selector.select(_POLL_SECONDS)
+            events = selector.select(self._patience())
         for key, _ in events:
             worker = key.data
             data = os.read(key.fd, 65_536)
@@ -160,6 +170,17 @@ class WorkerPool:
                 else:
                     worker.failure = message["failed"]
 
+    @property
+    def _allowed(self) -> float:
+        """Seconds after which an answer is stopped, so that it is gone when its limit ends."""
+        return self._timeout - min(_KILL_SECONDS, self._timeout / 10)
+
+    def _patience(self) -> float:
+        """Seconds to wait for news: a poll interval, or less where the time of an answer is up before."""
+        busy = [worker.since for worker in self._workers if worker.job is not None]
+        left = min(busy, default=time.monotonic()) + self._allowed - time.monotonic()
+        return max(0.0, min(_POLL_SECONDS, left)) if busy else _POLL_SECONDS
+
     def _enforce(self, waiting: deque[_Job], results: dict[tuple[str, str], CheckResult]) -> None:
         """Kills what is over its limits. Comes after the news, so an answer that has arrived counts."""
         for worker in list(self._workers):
@@ -168,8 +189,12 @@ class WorkerPool:
                 if not worker.ready and spent > _START_SECONDS:
                     worker.failure = f"not ready after {_START_SECONDS:.0f} s"
                     self._lost(worker, CheckResult(Verdict.MISSING), waiting, results)
-            elif spent > self._timeout:
+            elif spent >= self._allowed:
+                if _cpu_seconds(worker.process.pid) - worker.cpu > _BUSY_SHARE * spent:
+                    worker.job.attempts = self._retries + 1  # it had the machine to itself: the answer is too hard
                 self._lost(worker, CheckResult(Verdict.TIMEOUT, f"over {self._timeout:g} s"), waiting, results)
+                while len(self._workers) < min(self._limit, _SPARE):  # hard answers come together: no start between
+                    self._workers.append(_start())
             elif _resident_bytes(worker.process.pid) > _MEMORY_BYTES:
                 outcome = CheckResult(Verdict.ERROR, f"over {_MEMORY_BYTES >> 20} MiB of memory")
                 self._lost(worker, outcome, waiting, results)
@@ -248,6 +273,15 @@ def _start() -> _Worker:
         env={**os.environ, "PYTHONPATH": os.pathsep.join(paths), "PYTHONHASHSEED": "0"},
     )
     return _Worker(process, time.monotonic())
+
+
+def _cpu_seconds(pid: int) -> float:
+    """Processor time that a process has used, 0 where the system does not say."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return 0.0
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def _resident_bytes(pid: int) -> int:
