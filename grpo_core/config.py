@@ -6,7 +6,7 @@ from typing import Any
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from grpo_core.advantages.group import AdvantageConfig
+from grpo_core.advantages.config import AdvantageConfig
 from grpo_core.errors import UserError
 from grpo_core.evaluation import EvaluationConfig
 from grpo_core.generation.engine import GenerationConfig
