@@ -65,6 +65,15 @@ class RunConfig(BaseModel):
     tracking: TrackingConfig = Field(default_factory=TrackingConfig)
 
     @model_validator(mode="after")
+    def _tries_fit_the_group(self) -> "RunConfig":
+        if self.advantage.estimator == "pass_at_k" and self.advantage.pass_k > self.generation.group_size:
+            raise ValueError(
+                f"advantage.pass_k ({self.advantage.pass_k}) can't exceed generation.group_size "
+                f"({self.generation.group_size}); lower the one or raise the other"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _ratio_starts_at_one(self) -> "RunConfig":
         # The sampler's logprobs are those of the cut distribution, the trainer's of the whole one.
         cut = self.generation.top_p < 1 or self.generation.top_k > 0

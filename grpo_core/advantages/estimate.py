@@ -75,8 +75,8 @@ def estimate(batch: Batch, config: AdvantageConfig, round_number: int = 1, prior
         advantage, in_loss, rank = _ESTIMATORS[config.estimator](groups, ordered, config)
         found = Estimate(replace(with_statistics(groups, advantage, in_loss, config.ddof), rank=rank))
     back = np.argsort(order)
-    columns: dict[str, Any] = {field.name: getattr(found.advantages, field.name) for field in fields(GroupAdvantages)}
-    unsorted = {name: None if column is None else column[back] for name, column in columns.items()}
+    columns = {field.name: getattr(found.advantages, field.name) for field in fields(GroupAdvantages)}
+    unsorted: dict[str, Any] = {name: None if column is None else column[back] for name, column in columns.items()}
     return replace(found, advantages=GroupAdvantages(**unsorted))
 
 

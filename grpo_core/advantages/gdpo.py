@@ -35,6 +35,6 @@ def decoupled(
         summed += weight * z_score(groups, epsilon, ddof)
         if weight != 0:
             live |= ~groups.dead[groups.of]
-    valid = (~np.isnan(components)).any(axis=1)
+    valid = np.isnan(components).sum(axis=1) < components.shape[1]
     in_loss = valid & live
     return np.where(in_loss, whiten(summed, valid, epsilon, ddof), 0.0), in_loss
