@@ -32,21 +32,23 @@ def verl() -> Any:
 
 
 def trl_grpo(
-    components: np.ndarray, group_size: int, *, scale: str = "group", weights: list[float] | None = None, **more: Any
+    components: np.ndarray,
+    group_size: int,
+    *,
+    scale: str = "group",
+    aggregation: str = "sum_then_normalize",
+    weights: list[float] | None = None,
+    dtype: torch.dtype = torch.float64,
 ) -> np.ndarray:
     """The lines of GRPOTrainer that make advantages of rewards (rollouts, functions), run as TRL ships them."""
     block = trl_lines("grpo", "unscorable_mask =", "advantages = torch.nan_to_num(advantages, nan=0.0)")
     trainer = SimpleNamespace(
-        multi_objective_aggregation=more.get("aggregation", "sum_then_normalize"),
+        multi_objective_aggregation=aggregation,
         scale_rewards=scale,
         reward_funcs=[None] * components.shape[1],
-        reward_weights=torch.tensor(weights or [1.0] * components.shape[1], dtype=torch.float64),
+        reward_weights=torch.tensor(weights or [1.0] * components.shape[1], dtype=dtype),
     )
-    names = {
-        "self": trainer,
-        "rewards_per_func": torch.tensor(components, dtype=more.get("dtype", torch.float64)),
-        "device": "cpu",
-    }
+    names = {"self": trainer, "rewards_per_func": torch.tensor(components, dtype=dtype), "device": "cpu"}
     return run_lines("grpo", block, names | {"num_generations": group_size})
 
 
@@ -231,12 +233,14 @@ def test_verl_gae(verl: Any, gamma: float, lam: float, seed: int) -> None:
 
 def test_a_dead_group_in_float32_leaks_elsewhere_and_is_exactly_zero_here(verl: Any) -> None:
     # Seven rewards of 0.9 in float32: their mean is off by the last place, 2^-24, and the std is that times sqrt(7/6)
-    # (ddof 1). Over std + 1e-6 it is 0.056, of one sign for all seven: no advantage of a group can look like this.
+    # (ddof 1). Over std + 1e-4 (TRL) it is 0.0006, over std + 1e-6 (verl) 0.056, of one sign for all seven.
     rewards, groups = np.full(7, 0.9), np.zeros(7, dtype=int)
-    leak = 2.0**-24 / (2.0**-24 * math.sqrt(7 / 6) + 1e-6)
+    residue = 2.0**-24
+    theirs = trl_grpo(rewards[:, None], 7, dtype=torch.float32)
+    np.testing.assert_allclose(np.abs(theirs), residue / (residue * math.sqrt(7 / 6) + 1e-4), rtol=1e-3)
     for name in ("grpo", "grpo_vectorized"):
         theirs = through_verl(verl.get_adv_estimator_fn(name), rewards, groups, dtype=torch.float32)
-        np.testing.assert_allclose(np.abs(theirs), leak, rtol=1e-3)
+        np.testing.assert_allclose(np.abs(theirs), residue / (residue * math.sqrt(7 / 6) + 1e-6), rtol=1e-3)
     # 64 in a row add up to more: a third of a standard deviation.
     many, one = np.full(64, 0.9), np.zeros(64, dtype=int)
     theirs = through_verl(verl.get_adv_estimator_fn("grpo_vectorized"), many, one, dtype=torch.float32)
