@@ -109,6 +109,8 @@ def _length_weighted(groups: Groups, batch: Batch, config: AdvantageConfig) -> _
 
 
 def _decoupled(groups: Groups, batch: Batch, config: AdvantageConfig) -> _Found:
+    if not groups.valid.any():  # a round that could not be checked at all names no components either
+        return np.zeros_like(groups.reward), groups.live, None
     if not batch.components:
         raise UserError("advantage.estimator gdpo needs a reward with components; choose another estimator or reward.")
     weights = config.component_weights or dict.fromkeys(batch.components, 1.0)

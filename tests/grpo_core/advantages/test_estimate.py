@@ -132,6 +132,17 @@ def test_pass_at_k_needs_k_rewards() -> None:
     assert not found.zero_variance.any()
 
 
+@pytest.mark.parametrize("estimator", get_args(Estimator))
+def test_a_round_without_any_reward_has_no_advantages(estimator: Estimator) -> None:
+    batch = Batch(np.full(3, NAN), np.zeros(3), np.arange(3), length=np.ones(3, dtype=int), components={})
+    found = estimate(batch, AdvantageConfig(estimator=estimator)).advantages
+    assert found.advantage.tolist() == [0.0] * 3
+    assert not found.in_loss.any()
+    empty = np.zeros(0)
+    nothing = Batch(empty, empty, empty.astype(int), length=empty.astype(int), components={})
+    assert estimate(nothing, AdvantageConfig(estimator=estimator)).advantages.advantage.shape == (0,)
+
+
 def test_the_estimators_refuse_what_they_cannot_use() -> None:
     rewards, groups, sample = np.array([1.0, -0.5]), np.zeros(2), np.arange(2)
     with pytest.raises(UserError, match="maxrl needs rewards of 0 or more"):
@@ -166,7 +177,7 @@ row = st.tuples(
 
 @pytest.mark.parametrize("estimator", get_args(Estimator))
 @given(rows=st.lists(row, min_size=1, max_size=30), random=st.randoms(use_true_random=False))
-@settings(max_examples=50)
+@settings(max_examples=30)
 def test_properties(estimator: str, rows: list[tuple[float, int, int, float]], random: Any) -> None:
     config = AdvantageConfig(estimator=estimator)
     straight, order = list(range(len(rows))), list(range(len(rows)))
