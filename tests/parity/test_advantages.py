@@ -4,6 +4,7 @@
 """
 
 import importlib
+import importlib.util
 import inspect
 import math
 import textwrap
@@ -25,9 +26,14 @@ SEEDS = range(5)
 CLOSE = {"rtol": 0, "atol": 1e-6}
 
 
+def skip_without(package: str) -> None:
+    if importlib.util.find_spec(package) is None:  # one that is there but fails to import is an error
+        pytest.skip(f"{package} is not installed; run: make parity")
+
+
 @pytest.fixture(scope="module")
 def verl() -> Any:
-    pytest.importorskip("verl", reason="verl is not installed; run: make parity")
+    skip_without("verl")
     return importlib.import_module("verl.trainer.ppo.core_algos")
 
 
@@ -61,7 +67,7 @@ def trl_rloo(rewards: np.ndarray, group_size: int) -> np.ndarray:
 
 def trl_lines(trainer: str, first: str, last: str) -> str:
     """A stretch of lines of a trainer's method; TRL has no function of its own for it."""
-    pytest.importorskip("trl", reason="trl is not installed; run: make parity")
+    skip_without("trl")
     module = importlib.import_module(f"trl.trainer.{trainer}_trainer")
     method = getattr(module, f"{trainer.upper()}Trainer")._generate_and_score_completions
     lines = inspect.getsource(method).splitlines()
