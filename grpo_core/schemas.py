@@ -108,6 +108,8 @@ ADVANTAGES = pa.schema(
         _required("zero_variance", pa.bool_()),  # all valid rewards equal, or fewer than two of them
         _required("advantage", pa.float64()),
         _required("in_loss", pa.bool_()),
+        pa.field("rank", pa.float64()),  # 0 to 1, inside the group or the tier; estimators that don't rank leave it out
+        pa.field("tier", pa.int32()),  # 0 is the bottom; left out by estimators without tiers
     ]
 )
 

@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from grpo_core.advantages.group import AdvantageConfig, GroupAdvantages, group_advantages
+from grpo_core.advantages.config import AdvantageConfig
+from grpo_core.advantages.group import GroupAdvantages, group_advantages
 
 NAN = math.nan
 FIELDS = ("advantage", "group_mean", "group_std", "group_size", "group_valid", "zero_variance", "in_loss")
