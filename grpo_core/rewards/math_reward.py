@@ -13,7 +13,7 @@ from grpo_core.rewards.workers import shared_pool
 
 def math_reward(config: RewardConfig) -> Reward:
     """``correct`` for an answer equal to the gold, ``box_bonus`` for a readable one in a box; see ``Verdict``."""
-    pool = shared_pool(config.workers, config.timeout_seconds, config.retries)
+    pool = shared_pool(config.workers, config.timeout_seconds, retries=0)  # ``retried`` sees to that for every reward
 
     def score(samples: Sequence[Sample]) -> list[Score]:
         scores: list[Score | None] = [None] * len(samples)
@@ -40,7 +40,7 @@ def math_reward(config: RewardConfig) -> Reward:
             scores[index] = _score(config, result.verdict, result.detail, answer, boxed[index], started)
         return [score for score in scores if score is not None]
 
-    return Reward(score, pool)
+    return Reward(score, pool.close)
 
 
 def _score(

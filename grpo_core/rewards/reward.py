@@ -1,19 +1,23 @@
-"""What ``build_reward`` gives: a reward function that can be closed."""
+"""What ``build_reward`` gives: a reward function that tries failed checks again and can be closed."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from types import TracebackType
 from typing import Self
 
-from grpo_core.rewards.verdict import RewardFunction, Sample, Score
-from grpo_core.rewards.workers import WorkerPool
+from grpo_core.rewards.verdict import RewardFunction, Sample, Score, sound
 
 
 class Reward:
-    """A ``RewardFunction`` that can be closed; closing ends worker processes, and a later call starts them again."""
+    """A ``RewardFunction`` that can be closed; closing ends what stands behind it, and a later call starts that again.
 
-    def __init__(self, function: RewardFunction, pool: WorkerPool | None = None) -> None:
+    Args:
+        close: ends worker processes or frees a model.
+    """
+
+    def __init__(self, function: RewardFunction, close: Callable[[], None] | None = None) -> None:
         self._function = function
-        self._pool = pool
+        self._close = close
 
     def __call__(self, samples: Sequence[Sample]) -> Sequence[Score]:
         """Scores ``samples``, one score each, in order."""
@@ -21,8 +25,8 @@ class Reward:
 
     def close(self) -> None:
         """Ends the worker processes behind this reward, which rewards of equal settings share."""
-        if self._pool is not None:
-            self._pool.close()
+        if self._close is not None:
+            self._close()
 
     def __enter__(self) -> Self:
         return self
@@ -31,3 +35,30 @@ class Reward:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.close()
+
+
+def retried(function: RewardFunction, retries: int, *, whole_groups: bool) -> RewardFunction:
+    """Scores, then scores again what is no finding, ``retries`` times at most; what still fails is masked.
+
+    The further tries come after all other samples of the call, so that a hiccup of a service or of a loaded machine has
+    time to pass.
+
+    Args:
+        whole_groups: a try again sees every completion of a group, because the function compares them; only the scores
+            of those that failed are taken from it.
+    """
+
+    def score(samples: Sequence[Sample]) -> list[Score]:
+        scores = [sound(found) for found in function(samples)]
+        for _ in range(retries):
+            failed = {index for index, found in enumerate(scores) if not found.verdict.is_finding}
+            if not failed:
+                break
+            groups = {samples[index].group for index in failed} - {""} if whole_groups else set()
+            again = [index for index, sample in enumerate(samples) if index in failed or sample.group in groups]
+            for index, found in zip(again, function([samples[index] for index in again]), strict=True):
+                if index in failed:
+                    scores[index] = replace(sound(found), seconds=scores[index].seconds + found.seconds)
+        return scores
+
+    return score
