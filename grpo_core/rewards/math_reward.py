@@ -6,13 +6,15 @@ from collections.abc import Sequence
 from grpo_core.rewards.config import RewardConfig
 from grpo_core.rewards.extract import final_answer
 from grpo_core.rewards.math import MAX_ANSWER_CHARS, quick_check
-from grpo_core.rewards.reward import Reward
-from grpo_core.rewards.verdict import Sample, Score, Verdict
+from grpo_core.rewards.verdict import RewardFunction, Sample, Score, Verdict
 from grpo_core.rewards.workers import shared_pool
 
 
-def math_reward(config: RewardConfig) -> Reward:
-    """``correct`` for an answer equal to the gold, ``box_bonus`` for a readable one in a box; see ``Verdict``."""
+def math_reward(config: RewardConfig) -> RewardFunction:
+    """``correct`` for an answer equal to the gold, ``box_bonus`` for a readable one in a box; see ``Verdict``.
+
+    Its worker processes are shared by all rewards of equal settings, stay warm, and end with the interpreter.
+    """
     pool = shared_pool(config.workers, config.timeout_seconds, retries=0)  # ``retried`` sees to that for every reward
 
     def score(samples: Sequence[Sample]) -> list[Score]:
@@ -40,7 +42,7 @@ def math_reward(config: RewardConfig) -> Reward:
             scores[index] = _score(config, result.verdict, result.detail, answer, boxed[index], started)
         return [score for score in scores if score is not None]
 
-    return Reward(score, pool.close)
+    return score
 
 
 def _score(

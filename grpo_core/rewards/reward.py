@@ -9,10 +9,10 @@ from grpo_core.rewards.verdict import RewardFunction, Sample, Score, sound
 
 
 class Reward:
-    """A ``RewardFunction`` that can be closed; closing ends what stands behind it, and a later call starts that again.
+    """A ``RewardFunction`` that can be closed.
 
     Args:
-        close: ends worker processes or frees a model.
+        close: frees the memory of models; a later call loads them again.
     """
 
     def __init__(self, function: RewardFunction, close: Callable[[], None] | None = None) -> None:
@@ -24,7 +24,7 @@ class Reward:
         return self._function(samples)
 
     def close(self) -> None:
-        """Ends the worker processes behind this reward, which rewards of equal settings share."""
+        """Frees the memory of the models behind this reward; a later call loads them again."""
         if self._close is not None:
             self._close()
 

@@ -26,7 +26,7 @@ class ScoringModelConfig(BaseModel):
 
 
 def batches(lengths: list[int], batch_tokens: int) -> list[list[int]]:
-    """Indices of rows in batches of at most ``batch_tokens`` with their padding; long rows first, so sizes are alike."""
+    """Indices of rows in batches of at most ``batch_tokens``, padding included; long rows first, so sizes are alike."""
     order = sorted(range(len(lengths)), key=lambda index: (-lengths[index], index))
     found: list[list[int]] = []
     for index in order:
