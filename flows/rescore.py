@@ -61,9 +61,10 @@ def _with_reward(run: Run, reward: str | None, overrides: list[str]) -> Run:
     """The run as if its config named another reward; nothing else of it may differ."""
     values: dict[str, Any] = run.config.model_dump(mode="json")
     if reward is not None:
-        # Options, components and what goes with them belong to the reward that is left behind.
-        kept = {key: values["reward"][key] for key in ("retries", "max_unchecked", "timeout_seconds", "workers")}
-        values["reward"] = kept | {"name": reward}
+        # These belong to the reward that is left behind.
+        for key in ("options", "components", "combine", "verdict_from", "smoothing"):
+            del values["reward"][key]
+        values["reward"]["name"] = reward
     for override in overrides:
         if not override.strip().startswith("reward."):
             raise UserError(f"--set {override!r}: rescore changes the reward only; write it as --set reward.key=value.")
