@@ -13,7 +13,7 @@ from tasks.run import Run, create_or_open, round_folder
 
 
 def store_run(folder: Path, texts: Mapping[int, Mapping[str, Sequence[str]]], **config: Any) -> Run:
-    """A run with ``texts[round][prompt_id]``, a shard a prompt; every gold is ``42``. Token ids are the texts' bytes."""
+    """A run with ``texts[round][prompt_id]``, a shard a prompt. Every gold is 42; token ids are the texts' bytes."""
     run, _ = create_or_open(str(folder), RunConfig.model_validate(config))
     prompt_ids = sorted({prompt for groups in texts.values() for prompt in groups})
     prompts = [

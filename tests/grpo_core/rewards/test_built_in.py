@@ -157,7 +157,9 @@ def test_distinctness_is_a_share_and_duplicates_have_none(texts: list[str]) -> N
 
 
 def test_diversity_compares_inside_the_group_only() -> None:
-    group = [Sample(str(n), said, "", group=g) for n, (g, said) in enumerate([("g", "a b"), ("h", "a b"), ("g", "c d")])]
+    group = [
+        Sample(str(n), said, "", group=g) for n, (g, said) in enumerate([("g", "a b"), ("h", "a b"), ("g", "c d")])
+    ]
     scores = build_reward(RewardConfig(name="diversity"))(group)
     assert [s.reward for s in scores] == [1.0, 1.0, 1.0]
     again = build_reward(RewardConfig(name="diversity"))([*group, Sample("3", "a b", "", group="g")])
