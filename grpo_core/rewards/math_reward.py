@@ -15,7 +15,7 @@ def math_reward(config: RewardConfig) -> RewardFunction:
 
     Its worker processes are shared by all rewards of equal settings, stay warm, and end with the interpreter.
     """
-    pool = shared_pool(config.workers, config.timeout_seconds, retries=0)  # ``retried`` sees to that for every reward
+    pool = shared_pool(config.workers, config.timeout_seconds, config.retries)
 
     def score(samples: Sequence[Sample]) -> list[Score]:
         scores: list[Score | None] = [None] * len(samples)

@@ -50,6 +50,8 @@ class BuiltIn:
         version: raised whenever a score may change.
         libraries: packages whose versions may change a score.
         whole_groups: it compares the completions of a group.
+        tries_again: it has further tries of its own, which know why a check failed.
+        neutral: options that change how it is scored and not the score; no fingerprint holds them.
         needs_reference: whether it asks the run's starting policy.
         content: a digest of what the options point to.
     """
@@ -59,6 +61,8 @@ class BuiltIn:
     version: int
     libraries: tuple[str, ...] = ()
     whole_groups: bool = False
+    tries_again: bool = False
+    neutral: frozenset[str] = frozenset()
     needs_reference: Callable[[Any], bool] = lambda _: False
     content: Callable[[Any], str] = lambda _: ""
 
@@ -70,13 +74,18 @@ def _alone(build: Callable[[Any], RewardFunction]) -> Callable[[Any, Path | None
 _MODEL_LIBRARIES = ("torch", "transformers")
 
 BUILT_IN: dict[str, BuiltIn] = {
-    "math": BuiltIn(RewardConfig, _alone(math_reward), MATH_VERSION, ("math-verify", "sympy")),
+    "math": BuiltIn(RewardConfig, _alone(math_reward), MATH_VERSION, ("math-verify", "sympy"), tries_again=True),
     "format": BuiltIn(FormatConfig, _alone(format_reward), FORMAT_VERSION),
     "length": BuiltIn(LengthConfig, _alone(length_reward), LENGTH_VERSION),
     "repetition": BuiltIn(RepetitionConfig, _alone(repetition_reward), REPETITION_VERSION),
     "facts": BuiltIn(FactsConfig, _alone(facts_reward), FACTS_VERSION),
     "diversity": BuiltIn(DiversityConfig, _alone(diversity_reward), DIVERSITY_VERSION, whole_groups=True),
-    "judge": BuiltIn(JudgeConfig, _alone(judge_reward), JUDGE_VERSION),
+    "judge": BuiltIn(
+        JudgeConfig,
+        _alone(judge_reward),
+        JUDGE_VERSION,
+        neutral=frozenset({"concurrency", "requests_per_minute", "attempts", "backoff_seconds"}),
+    ),
     "logprob": BuiltIn(
         LogprobConfig,
         logprob_reward,
@@ -107,15 +116,7 @@ def build_reward(config: RewardConfig, *, reference: Path | None = None, past: S
         UserError: for a name that is neither built in nor an importable function, or options that it does not take.
     """
     functions = {key: _function(part, config, where, reference) for key, where, part in _parts(config)}
-    parts = {
-        key: retried(
-            functions[key],
-            config.retries,
-            # What a user's own function looks at is not known, so it gets whole groups.
-            whole_groups=part.reward not in BUILT_IN or BUILT_IN[part.reward].whole_groups,
-        )
-        for key, _, part in _parts(config)
-    }
+    parts = {key: _retried(part, functions[key], config.retries) for key, _, part in _parts(config)}
 
     def close() -> None:
         for function in functions.values():
@@ -150,6 +151,9 @@ def reward_settings(config: RewardConfig) -> dict[str, Any]:
     settings = config.model_dump(mode="json", exclude={"workers", "max_unchecked"})
     if config.components:
         settings["verdict_from"] = config.verdict_component  # the first one is not told by keys that get sorted
+    for key, _, part in _parts(config):
+        place = settings["components"][key] if config.components else settings
+        place["options"] = {name: value for name, value in place["options"].items() if name not in _neutral(part)}
     return settings
 
 
@@ -183,6 +187,17 @@ def _function(part: ComponentConfig, config: RewardConfig, where: str, reference
     return own_reward(part.reward, part.options, _name_key(where))
 
 
+def _retried(part: ComponentConfig, function: RewardFunction, retries: int) -> RewardFunction:
+    found = BUILT_IN.get(part.reward)
+    if found is None:  # a user's own function: what it looks at is not known, so it gets whole groups
+        return retried(function, retries, whole_groups=True)
+    return retried(function, 0 if found.tries_again else retries, whole_groups=found.whole_groups)
+
+
+def _neutral(part: ComponentConfig) -> frozenset[str]:
+    return BUILT_IN[part.reward].neutral if part.reward in BUILT_IN else frozenset()
+
+
 def _options(part: ComponentConfig, config: RewardConfig, where: str) -> BaseModel:
     model = BUILT_IN[part.reward].options
     if model is RewardConfig:
@@ -213,5 +228,5 @@ def _identity(part: ComponentConfig, config: RewardConfig, where: str) -> dict[s
         "libraries": {name: importlib.metadata.version(name) for name in found.libraries},
         "content": found.content(options),
         # With what the defaults are: a later release may have others.
-        "options": {} if found.options is RewardConfig else options.model_dump(mode="json"),
+        "options": {} if found.options is RewardConfig else options.model_dump(mode="json", exclude=set(found.neutral)),
     }

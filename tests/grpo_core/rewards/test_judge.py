@@ -171,7 +171,9 @@ def test_a_key_that_is_not_there_is_said_before_anything_starts(monkeypatch: pyt
         build_reward(RewardConfig(name="judge", options=options))
     fingerprint = reward_fingerprint(RewardConfig(name="judge", options=options))
     monkeypatch.setenv("JUDGE_KEY", KEY)
-    assert reward_fingerprint(RewardConfig(name="judge", options=options)) == fingerprint
+    for same in ({}, {"concurrency": 2}, {"attempts": 9}):
+        assert reward_fingerprint(RewardConfig(name="judge", options=options | same)) == fingerprint
+    assert reward_fingerprint(RewardConfig(name="judge", options=options | {"prompt": "{response}"})) != fingerprint
 
 
 @pytest.mark.parametrize(
