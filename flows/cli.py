@@ -156,6 +156,27 @@ def evaluate(
 
 
 @app.command()
+def rescore(
+    run: RunArgument,
+    reward: Annotated[
+        str | None, typer.Option("--reward", help="Another reward's name; default the run's own, as its code is now.")
+    ] = None,
+    overrides: Annotated[
+        list[str] | None, typer.Option("--set", metavar="REWARD.KEY=VALUE", help="Changes one of its keys; repeatable.")
+    ] = None,
+    rounds: Annotated[str | None, typer.Option("--rounds", metavar="1-3", help="Which rounds; default all.")] = None,
+    out_dir: Annotated[
+        str | None, typer.Option("--out", metavar="DIR", help="Where the rewards go; default RUN/rescored/<reward>.")
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Score a run's stored rollouts by another reward, beside the run, and say what would change."""
+    from flows.rescore import rescore_session
+
+    rescore_session(run, reward, overrides or [], rounds, out_dir, as_json, out)
+
+
+@app.command()
 def track(run: RunArgument) -> None:
     """Rebuild MLflow's record of a run from its folder; what is there already stays as it is."""
     from flows.session import track_session

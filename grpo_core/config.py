@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_origin
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
@@ -112,11 +112,16 @@ def load_config(path: Path, overrides: list[str] | None = None, rounds: int | No
     if not isinstance(values, dict):
         raise UserError(f"Config file '{path}' must hold keys and values; start from: grpo-rounds init")
     values.setdefault("name", path.stem)
-    for override in overrides or []:
-        _override(values, override)
+    apply_overrides(values, overrides or [])
     if rounds is not None:
         values["rounds"] = rounds
     return parse_config(values, f"Config file '{path}'")
+
+
+def apply_overrides(values: dict[str, Any], overrides: list[str]) -> None:
+    """Write ``section.key=value`` overrides into plain values. Raises UserError for one that is none."""
+    for override in overrides:
+        _override(values, override)
 
 
 def parse_config(values: dict[str, Any], origin: str) -> RunConfig:
@@ -164,12 +169,15 @@ def _one_sentence(error: ValidationError, origin: str) -> str:
 
 
 def _fields_at(location: tuple[int | str, ...]) -> list[str]:
-    model: type[BaseModel] = RunConfig
+    model: Any = RunConfig
     for part in location:
+        if get_origin(model) is dict:  # keys of the user's own, and what each holds
+            model = get_args(model)[1]
+            continue
         field = model.model_fields.get(str(part))
-        if field is None or not (isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel)):
+        model = field.annotation if field else None
+        if get_origin(model) is not dict and not (isinstance(model, type) and issubclass(model, BaseModel)):
             return []
-        model = field.annotation
     return list(model.model_fields)
 
 

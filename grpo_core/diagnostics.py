@@ -37,7 +37,8 @@ def reward_metrics(rewards: pa.Table) -> dict[str, float]:
     totals: dict[str, list[float]] = {}
     for components in rewards["components"].to_pylist():
         for name, value in components:
-            totals.setdefault(name, []).append(value)
+            if value is not None:  # masked
+                totals.setdefault(name, []).append(value)
     for name in sorted(totals):
         metrics[f"reward_{name}_mean"] = float(np.mean(totals[name]))
     return metrics

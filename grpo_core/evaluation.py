@@ -80,6 +80,11 @@ def evaluate(
             gold=row["gold"],
             prompt=row["prompt"],
             finish_reason=completion.finish_reason,
+            group=f"{row['prompt_id']}/{mode}",
+            completion_tokens=len(completion.token_ids),
+            max_new_tokens=generation.max_new_tokens,
+            prompt_ids=row["prompt_ids"],
+            completion_ids=completion.token_ids,
         )
         for row, mode, index, completion in answers
     ]

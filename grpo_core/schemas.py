@@ -91,7 +91,7 @@ REWARDS = pa.schema(
         _required("verdict", pa.string()),
         pa.field("extracted", pa.string()),  # the answer found in the text, null when there is none
         _required("gold", pa.string()),
-        _required("components", pa.map_(pa.string(), pa.float64())),
+        _required("components", pa.map_(pa.string(), pa.float64())),  # raw, before weights; null where masked
         pa.field("reward", pa.float64()),  # null: not a reward (timeout, error, missing), never a silent zero
         _required("detail", pa.string()),
     ]

@@ -9,11 +9,11 @@ from grpo_core.artifacts import read_parquet
 from grpo_core.canary import check_canary
 from grpo_core.evaluation import evaluate
 from grpo_core.generation.open import open_engine
-from grpo_core.rewards.score import build_reward
 from grpo_core.schemas import PROMPTS, Progress
 from tasks import filter_prompts
 from tasks.run import Run, round_folder
-from tasks.score_rewards import reward_key
+from tasks.score_rewards import reward_inputs, reward_key
+from tasks.score_round import open_reward
 from tasks.stage import TASK_OPTIONS, Stage, Writers, execute, input_digest
 
 STAGE_VERSION = 1
@@ -30,7 +30,7 @@ def _config(run: Run) -> Mapping[str, Any]:
         "generation": run.config.generation.model_dump(mode="json", exclude={"group_size", "shard_groups"}),
         "model.dtype": run.config.model.dtype,
         "seed": run.config.seed,
-        **reward_key(run),
+        **reward_key(run.config.reward),
     }
 
 
@@ -40,11 +40,12 @@ def _compute(run: Run, round_number: int, writers: Writers, progress: Progress) 
     with (
         run.local_policy(round_number) as folder,
         open_engine(folder, config.model, config.generation) as engine,
+        open_reward(run, config.reward) as reward,
     ):
         check_canary(engine, folder)
         table, metrics = evaluate(
             engine,
-            build_reward(config.reward),
+            reward,
             prompts,
             config.evaluation,
             config.generation,
@@ -63,6 +64,7 @@ STAGE = Stage(
     inputs=lambda run, n: {
         "policy": input_digest(run, round_folder(n, "policy")),
         "prompts": input_digest(run, filter_prompts.FOLDER),
+        **reward_inputs(run, run.config.reward),
     },
     compute=_compute,
     models=lambda n: [round_folder(n, "policy")],

@@ -3,78 +3,56 @@
 from collections.abc import Mapping
 from typing import Any
 
-import pyarrow as pa
 from prefect import task
 
-from grpo_core import interrupt
-from grpo_core.artifacts import read_parquet
-from grpo_core.diagnostics import reward_metrics
-from grpo_core.rewards.score import build_reward, reward_fingerprint
-from grpo_core.rewards.verdict import Sample
-from grpo_core.schemas import PROMPTS, REWARDS, ROLLOUTS, Progress
-from tasks import filter_prompts
+from grpo_core.rewards import smoothing
+from grpo_core.rewards.config import RewardConfig
+from grpo_core.rewards.score import needs_reference, reward_fingerprint, reward_settings
+from grpo_core.schemas import Progress
+from tasks import filter_prompts, initial_policy
 from tasks.run import Run, round_folder
+from tasks.score_round import score_round
 from tasks.stage import TASK_OPTIONS, Stage, Writers, execute, input_digest
 
-STAGE_VERSION = 1
+STAGE_VERSION = 2
 
 
-def reward_key(run: Run) -> Mapping[str, Any]:
+def reward_key(config: RewardConfig) -> Mapping[str, Any]:
     """What of the reward decides scores: its config, and its code by digest."""
-    config = run.config.reward
-    return {"reward": config.model_dump(mode="json", exclude={"workers"}), "reward_code": reward_fingerprint(config)}
+    return {"reward": reward_settings(config), "reward_code": reward_fingerprint(config)}
+
+
+def reward_inputs(run: Run, config: RewardConfig) -> Mapping[str, str]:
+    """The artifacts of the run that the reward itself asks. Raises InputMissing."""
+    return {"reference": input_digest(run, initial_policy.FOLDER)} if needs_reference(config) else {}
+
+
+def _inputs(run: Run, round_number: int) -> Mapping[str, str]:
+    inputs = {
+        "rollouts": input_digest(run, round_folder(round_number, "rollouts")),
+        "prompts": input_digest(run, filter_prompts.FOLDER),
+        **reward_inputs(run, run.config.reward),
+    }
+    if run.config.reward.smoothing and round_number > 1:
+        inputs["rewards_before"] = input_digest(run, round_folder(round_number - 1, "rewards"))
+    return inputs
 
 
 def _compute(run: Run, round_number: int, writers: Writers, progress: Progress) -> Mapping[str, float]:
-    writer = writers["rewards"]
-    train = read_parquet(run.store, f"{filter_prompts.FOLDER}/train.parquet", PROMPTS).select(
-        ["prompt_id", "prompt", "gold"]
-    )
-    prompts = {row["prompt_id"]: row for row in train.to_pylist()}
-    source = run.artifact(round_folder(round_number, "rollouts"))
-    shards = source.tables()
-    reward = build_reward(run.config.reward)
-    for number, name in enumerate(shards):
-        if not writer.has(name):
-            rollouts = read_parquet(run.store, source.file(name), ROLLOUTS).to_pylist()
-            samples = [
-                Sample(
-                    id=row["rollout_id"],
-                    response=row["text"],
-                    gold=prompts[row["prompt_id"]]["gold"],
-                    prompt=prompts[row["prompt_id"]]["prompt"],
-                    finish_reason=row["finish_reason"],
-                )
-                for row in rollouts
-            ]
-            scores = reward(samples)
-            rows = [
-                {key: row[key] for key in ("rollout_id", "round", "prompt_id", "sample_index")}
-                | {
-                    "verdict": score.verdict.value,
-                    "extracted": score.extracted,
-                    "gold": sample.gold,
-                    "components": sorted(score.components.items()),
-                    "reward": score.reward,
-                    "detail": score.detail,
-                }
-                for row, sample, score in zip(rollouts, samples, scores, strict=True)
-            ]
-            writer.write_table(name, pa.Table.from_pylist(rows, schema=REWARDS))
-        progress(number + 1, len(shards))
-        interrupt.safe_point()
-    return reward_metrics(writer.artifact.read_table(REWARDS))
+    config = run.config.reward
+    past: smoothing.State = {}
+    if config.smoothing and round_number > 1:
+        before = run.artifact(round_folder(round_number - 1, "rewards"))
+        past = smoothing.from_bytes(run.store.read_bytes(before.file(smoothing.FILE)))
+    return score_round(run, round_number, config, writers["rewards"], past, progress)
 
 
 STAGE = Stage(
     name="score_rewards",
     version=STAGE_VERSION,
     folders=lambda n: {"rewards": round_folder(n, "rewards")},
-    config=reward_key,
-    inputs=lambda run, n: {
-        "rollouts": input_digest(run, round_folder(n, "rollouts")),
-        "prompts": input_digest(run, filter_prompts.FOLDER),
-    },
+    config=lambda run: reward_key(run.config.reward),
+    inputs=_inputs,
     compute=_compute,
 )
 

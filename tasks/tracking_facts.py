@@ -4,12 +4,13 @@ import json
 import math
 import posixpath
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from grpo_core.artifacts import TIMINGS, Manifest, digest_json
 from grpo_core.config import RunConfig
+from grpo_core.rewards.monitor import trend
 from tasks.run import Run, round_folder
 from tasks.summary import read_seconds
 
@@ -26,6 +27,7 @@ GROUPS = {
 }
 TABLES = ("plan.parquet", "rollouts", "rewards", "advantages", "evaluation")
 _LONGEST_PARAM = 500
+_TREND_EVALUATIONS = 5  # the window in which reward and held-out accuracy are compared
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,12 +37,15 @@ class RoundOnDisk:
     number: int
     manifests: dict[str, Manifest]
     seconds: dict[str, float]
+    trend: dict[str, float]  # the monitor's, over the last evaluations up to this one; empty without an evaluation
 
     @property
     def digest(self) -> str:
         """The identity of everything here: equal means that nothing has happened since."""
-        parts = {n: [m.digest, m.finished_at, dict(m.metrics), self.seconds[n]] for n, m in self.manifests.items()}
-        return digest_json(parts)
+        parts: dict[str, Any] = {
+            n: [m.digest, m.finished_at, dict(m.metrics), self.seconds[n]] for n, m in self.manifests.items()
+        }
+        return digest_json(parts | ({"trend": self.trend} if self.trend else {}))
 
     @property
     def started_ms(self) -> int:
@@ -67,13 +72,37 @@ def read_round(run: Run, number: int) -> RoundOnDisk:
         if manifest is not None:
             manifests[name] = manifest
             seconds[name] = read_seconds(run, artifact.file(artifact.prefix + TIMINGS))
-    return RoundOnDisk(number, manifests, seconds)
+    return RoundOnDisk(number, manifests, seconds, _trend(run, number) if "evaluation" in manifests else {})
+
+
+def _trend(run: Run, number: int) -> dict[str, float]:
+    """Held-out accuracy against the mean reward, over the last rounds that were evaluated, up to this one.
+
+    A metric of the record and not of an artifact: it looks at evaluations, which come after a round's rewards.
+    """
+    accuracy: dict[int, float] = {}
+    stderr = 0.0
+    for earlier in range(number, -1, -1):
+        metrics = _metrics(run, earlier, "evaluation")
+        if "accuracy" in metrics:
+            stderr = stderr if accuracy else metrics.get("accuracy_stderr", 0.0)
+            accuracy[earlier] = metrics["accuracy"]
+            if len(accuracy) == _TREND_EVALUATIONS:
+                break
+    window = range(min(accuracy, default=0), number + 1)
+    rewards = {n: found["reward_mean"] for n in window if "reward_mean" in (found := _metrics(run, n, "rewards"))}
+    return trend(rewards, accuracy, stderr)
+
+
+def _metrics(run: Run, number: int, name: str) -> Mapping[str, float]:
+    manifest = run.artifact(round_folder(number, name)).manifest()
+    return manifest.metrics if manifest else {}
 
 
 def prompts_on_disk(run: Run) -> RoundOnDisk | None:
     """The run's prompts as if they were a part of round 0; None before they are finished."""
     manifest = run.artifact("prompts").manifest()
-    return None if manifest is None else RoundOnDisk(0, {"prompts": manifest}, {"prompts": 0.0})
+    return None if manifest is None else RoundOnDisk(0, {"prompts": manifest}, {"prompts": 0.0}, {})
 
 
 def metric_points(found: RoundOnDisk) -> list["Metric"]:
@@ -92,6 +121,7 @@ def metric_points(found: RoundOnDisk) -> list["Metric"]:
             values[f"seconds/{manifest.parts['stage']}"] = found.seconds[name]
         points += [Metric(key, value, at, found.number) for key, value in values.items() if math.isfinite(value)]
         dropped += sum(not math.isfinite(value) for value in values.values())
+    points += [Metric(f"monitor/{key}", value, found.finished_ms, found.number) for key, value in found.trend.items()]
     if dropped:
         points.append(Metric("nonfinite_dropped", float(dropped), found.finished_ms, found.number))
     return points

@@ -53,7 +53,8 @@ def code_reward(config: CodeConfig) -> Callable[[Sequence[Sample]], list[Score]]
     """``correct`` for code that passes the tests of its row, else 0.
 
     A row's ``extra`` holds ``tests``: Python source or a list of it that calls the code, or a list of
-    ``{"input", "output"}`` for a program that reads and prints; ``mode`` (``function`` or ``stdin``) where it is to be
+    ``{"input", "output"}`` for a program that reads and prints (a row without them has its tests in the gold: that is
+    how a run's data brings them, by ``data.gold_column``); ``mode`` (``function`` or ``stdin``) where it is to be
     said; ``entry_point``, the function's name; and ``prompt``, if the code to be completed is not in ``Sample.prompt``.
 
     Code over its time, memory or output limit is ``wrong``, since that is a fact about the response; ``timeout`` is a
@@ -82,7 +83,7 @@ def code_reward(config: CodeConfig) -> Callable[[Sequence[Sample]], list[Score]]
 
 
 def _check(sample: Sample, limits: Limits, retries: int) -> tuple[str | None, Finding]:
-    tests = _tests(sample.extra)
+    tests = _tests(sample.extra.get("tests", sample.gold), sample.extra.get("mode"))
     if isinstance(tests, Finding):
         return None, tests
     entry_point = sample.extra.get("entry_point") or ""
@@ -120,8 +121,7 @@ def _check_programs(code: Sequence[Sources], tests: Sequence[StdinTest], limits:
     return Finding(Verdict.OK)
 
 
-def _tests(extra: Mapping[str, object]) -> list[str] | list[StdinTest] | Finding:
-    tests, mode = extra.get("tests"), extra.get("mode")
+def _tests(tests: object, mode: object) -> list[str] | list[StdinTest] | Finding:
     if isinstance(tests, str) and tests.lstrip()[:1] == "[":
         tests = json.loads(tests)
     if isinstance(tests, str):

@@ -1,82 +1,144 @@
-"""From a reward's name to scores: the built-in rewards, a user's own function, and what of them a fingerprint holds."""
+"""From a config to scores: the built-in rewards by name, and what of a reward a fingerprint holds."""
 
 import hashlib
-import importlib
 import importlib.metadata
 import json
-import math
-import os
-import sys
-import time
-from collections.abc import Callable, Sequence
-from functools import lru_cache
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Literal, Self, SupportsFloat
+from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ValidationError
 
 from grpo_core.errors import UserError
-from grpo_core.rewards.extract import final_answer
-from grpo_core.rewards.math import MATH_VERSION, MAX_ANSWER_CHARS, quick_check
-from grpo_core.rewards.verdict import RewardFunction, Sample, Score, Verdict
-from grpo_core.rewards.workers import WorkerPool, shared_pool
+from grpo_core.rewards.code import CODE_VERSION, CodeConfig, code_reward
+from grpo_core.rewards.composite import composite
+from grpo_core.rewards.config import ComponentConfig, RewardConfig
+from grpo_core.rewards.diversity import DIVERSITY_VERSION, DiversityConfig, diversity_reward
+from grpo_core.rewards.facts import FACTS_VERSION, FactsConfig, facts_reward
+from grpo_core.rewards.format import FORMAT_VERSION, FormatConfig, format_reward
+from grpo_core.rewards.judge import JUDGE_VERSION, JudgeConfig, judge_reward
+from grpo_core.rewards.length import LENGTH_VERSION, LengthConfig, length_reward
+from grpo_core.rewards.logprob import LOGPROB_VERSION, LogprobConfig, logprob_reward
+from grpo_core.rewards.math import MATH_VERSION
+from grpo_core.rewards.math_reward import math_reward
+from grpo_core.rewards.own import entry_point, own_code, own_reward
+from grpo_core.rewards.repetition import REPETITION_VERSION, RepetitionConfig, repetition_reward
+from grpo_core.rewards.reward import Reward, retried
+from grpo_core.rewards.reward_model import REWARD_MODEL_VERSION, RewardModelConfig, reward_model_reward
+from grpo_core.rewards.scoring_model import model_content
+from grpo_core.rewards.smoothing import State
+from grpo_core.rewards.verdict import RewardFunction
+
+__all__ = [
+    "BUILT_IN",
+    "Reward",
+    "RewardConfig",
+    "build_reward",
+    "needs_reference",
+    "reward_fingerprint",
+    "reward_settings",
+]
 
 
-class RewardConfig(BaseModel):
-    """Which reward scores a response, and how. All but ``name`` belongs to the built-in rewards."""
+@dataclass(frozen=True, slots=True)
+class BuiltIn:
+    """A reward that comes with the house.
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    Attributes:
+        options: the model of its options; ``RewardConfig`` where its keys stand in the section itself.
+        build: makes it of its options and the folder of the run's starting policy (None outside a run).
+        version: raised whenever a score may change.
+        libraries: packages whose versions may change a score.
+        whole_groups: it compares the completions of a group.
+        tries_again: it has further tries of its own, which know why a check failed.
+        neutral: options that change how it is scored and not the score; no fingerprint holds them.
+        needs_reference: whether it asks the run's starting policy.
+        content: a digest of what the options point to.
+    """
 
-    name: str = Field("math", min_length=1, description="A built-in reward, or package.module:function of your own.")
-    correct: float = Field(1.0, allow_inf_nan=False, description="Paid for an answer equal to the gold.")
-    box_bonus: float = Field(
-        0.1, allow_inf_nan=False, description="Paid on top, right or wrong, for a readable answer in a filled box."
-    )
-    timeout_seconds: float = Field(
-        2.0, gt=0, le=600, description="Wall-clock limit of one check of one answer; over it there is no reward."
-    )
-    retries: int = Field(1, ge=0, le=10, description="Further tries of a check that timed out or failed.")
-    workers: int | None = Field(None, ge=1, le=256, description="Checking processes; null: one a core, 4 at most.")
-    unparsable: Literal["zero", "mask"] = Field(
-        "zero", description="A response without a readable answer: reward 0, or masked out of its group."
-    )
-
-
-class Reward:
-    """A ``RewardFunction`` that can be closed; closing ends worker processes, and a later call starts them again."""
-
-    def __init__(self, function: RewardFunction, pool: WorkerPool | None = None) -> None:
-        self._function = function
-        self._pool = pool
-
-    def __call__(self, samples: Sequence[Sample]) -> Sequence[Score]:
-        """Scores ``samples``, one score each, in order."""
-        return self._function(samples)
-
-    def close(self) -> None:
-        """Ends the worker processes behind this reward, which rewards of equal settings share."""
-        if self._pool is not None:
-            self._pool.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
+    options: type[BaseModel]
+    build: Callable[[Any, Path | None], RewardFunction]
+    version: int
+    libraries: tuple[str, ...] = ()
+    whole_groups: bool = False
+    tries_again: bool = False
+    neutral: frozenset[str] = frozenset()
+    needs_reference: Callable[[Any], bool] = lambda _: False
+    content: Callable[[Any], str] = lambda _: ""
 
 
-def build_reward(config: RewardConfig) -> Reward:
-    """The reward that ``config.name`` names. Cheap: worker processes start when an answer first needs one.
+def _alone(build: Callable[[Any], RewardFunction]) -> Callable[[Any, Path | None], RewardFunction]:
+    return lambda options, _: build(options)
+
+
+_MODEL_LIBRARIES = ("torch", "transformers")
+
+BUILT_IN: dict[str, BuiltIn] = {
+    "math": BuiltIn(
+        RewardConfig, _alone(math_reward), MATH_VERSION, ("math-verify", "sympy", "mpmath"), tries_again=True
+    ),
+    "code": BuiltIn(
+        CodeConfig, _alone(code_reward), CODE_VERSION, tries_again=True, neutral=frozenset({"workers", "retries"})
+    ),
+    "format": BuiltIn(FormatConfig, _alone(format_reward), FORMAT_VERSION),
+    "length": BuiltIn(LengthConfig, _alone(length_reward), LENGTH_VERSION),
+    "repetition": BuiltIn(RepetitionConfig, _alone(repetition_reward), REPETITION_VERSION),
+    "facts": BuiltIn(FactsConfig, _alone(facts_reward), FACTS_VERSION),
+    "diversity": BuiltIn(DiversityConfig, _alone(diversity_reward), DIVERSITY_VERSION, whole_groups=True),
+    "judge": BuiltIn(
+        JudgeConfig,
+        _alone(judge_reward),
+        JUDGE_VERSION,
+        neutral=frozenset({"concurrency", "requests_per_minute", "attempts", "backoff_seconds"}),
+    ),
+    "logprob": BuiltIn(
+        LogprobConfig,
+        logprob_reward,
+        LOGPROB_VERSION,
+        _MODEL_LIBRARIES,
+        needs_reference=lambda options: options.model is None,
+        content=lambda options: model_content(options.model),
+    ),
+    "reward_model": BuiltIn(
+        RewardModelConfig,
+        _alone(reward_model_reward),
+        REWARD_MODEL_VERSION,
+        _MODEL_LIBRARIES,
+        content=lambda options: model_content(options.model),
+    ),
+}
+"""The rewards that come with the house, by name: a new one is entered here."""
+
+
+def build_reward(config: RewardConfig, *, reference: Path | None = None, past: State | None = None) -> Reward:
+    """The reward of a config. Cheap: worker processes start, and models load, when a sample first needs them.
+
+    Args:
+        reference: folder of the run's starting policy, for a reward for which :func:`needs_reference` is true.
+        past: the state of smoothing after the round before; None: no past.
 
     Raises:
-        UserError: for a name that is neither built in nor an importable function.
+        UserError: for a name that is neither built in nor an importable function, or options that it does not take.
     """
-    if ":" in config.name:
-        return Reward(_own_reward(config.name))
-    return _built_in(config.name)(config)
+    functions = {key: _function(part, config, where, reference) for key, where, part in _parts(config)}
+    parts = {key: _retried(part, functions[key], config.retries) for key, _, part in _parts(config)}
+
+    def close() -> None:
+        for function in functions.values():
+            if isinstance(function, Reward):
+                function.close()
+
+    return Reward(composite(parts, config, past or {}) if config.components else parts[""], close)
+
+
+def needs_reference(config: RewardConfig) -> bool:
+    """Whether a score depends on the policy that the run started from."""
+    return any(
+        BUILT_IN[part.reward].needs_reference(_options(part, config, where))
+        for _, where, part in _parts(config)
+        if part.reward in BUILT_IN
+    )
 
 
 def reward_fingerprint(config: RewardConfig) -> str:
@@ -84,149 +146,93 @@ def reward_fingerprint(config: RewardConfig) -> str:
 
     For a user's own function the code is the file of its module; what that module imports is not looked into.
     """
-    parts: dict[str, Any] = {"config": config.model_dump(exclude={"workers"})}
-    if ":" in config.name:
-        parts["code"] = _own_code_digest(config.name)
-    else:
-        _built_in(config.name)
-        parts["version"] = MATH_VERSION
-        parts["libraries"] = {name: importlib.metadata.version(name) for name in ("math-verify", "sympy")}
+    parts: dict[str, Any] = {"config": reward_settings(config)}
+    for key, where, part in _parts(config):
+        parts[f"component {key}"] = _identity(part, config, where)
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
 
-def _math_reward(config: RewardConfig) -> Reward:
-    """``correct`` for an answer equal to the gold, ``box_bonus`` for a readable one in a box; see ``Verdict``."""
-    pool = shared_pool(config.workers, config.timeout_seconds, config.retries)
-
-    def score(samples: Sequence[Sample]) -> list[Score]:
-        scores: list[Score | None] = [None] * len(samples)
-        boxed = [False] * len(samples)
-        pairs: dict[int, tuple[str, str]] = {}
-        for index, sample in enumerate(samples):
-            started = time.perf_counter()
-            if not sample.gold.strip():
-                scores[index] = Score(Verdict.MISSING, None, detail="there is no gold")
-                continue
-            found = final_answer(sample.response)
-            if found is None:
-                scores[index] = _math_score(config, Verdict.UNPARSABLE, "no answer found", None, False, started)
-                continue
-            boxed[index] = found.boxed
-            quick = quick_check(found.answer, sample.gold)
-            if quick is None:
-                pairs[index] = (found.answer, sample.gold)
-            else:
-                scores[index] = _math_score(config, *quick, found.answer, found.boxed, started)
-        results = pool.check(list(pairs.values())) if pairs else []
-        for (index, (answer, _)), result in zip(pairs.items(), results, strict=True):
-            started = time.perf_counter() - result.seconds
-            scores[index] = _math_score(config, result.verdict, result.detail, answer, boxed[index], started)
-        return [score for score in scores if score is not None]
-
-    return Reward(score, pool)
+def reward_settings(config: RewardConfig) -> dict[str, Any]:
+    """The part of the config that decides scores, as plain values for a fingerprint."""
+    settings = config.model_dump(mode="json", exclude={"workers", "max_unchecked"})
+    if config.components:
+        settings["verdict_from"] = config.verdict_component  # the first one is not told by keys that get sorted
+    for key, _, part in _parts(config):
+        place = settings["components"][key] if config.components else settings
+        place["options"] = {name: value for name, value in place["options"].items() if name not in _neutral(part)}
+    return settings
 
 
-def _math_score(
-    config: RewardConfig, verdict: Verdict, detail: str, answer: str | None, boxed: bool, started: float
-) -> Score:
-    seconds = time.perf_counter() - started
-    extracted = None if answer is None else answer[:MAX_ANSWER_CHARS]
-    if not verdict.is_finding or (verdict is Verdict.UNPARSABLE and config.unparsable == "mask"):
-        return Score(verdict, None, extracted=extracted, detail=detail, seconds=seconds)
-    components = {
-        "correct": config.correct if verdict is Verdict.OK else 0.0,
-        "box": config.box_bonus if boxed and verdict is not Verdict.UNPARSABLE else 0.0,
-    }
-    return Score(verdict, sum(components.values()), components, extracted, detail, seconds)
+def _parts(config: RewardConfig) -> list[tuple[str, str, ComponentConfig]]:
+    """The rewards that a config names: key, where it stands in the config, and what it says."""
+    if not config.components:
+        return [("", "reward", ComponentConfig(reward=config.name, options=config.options))]
+    return [(key, f"reward.components.{key}", part) for key, part in config.components.items()]
 
 
-BUILT_IN: dict[str, Callable[[RewardConfig], Reward]] = {"math": _math_reward}
-"""The rewards that come with the house, by name: a new one is entered here."""
+def _is_built_in(part: ComponentConfig, where: str) -> bool:
+    """Raises UserError for a name that stands for nothing."""
+    if part.reward in BUILT_IN:
+        return True
+    if ":" in part.reward or entry_point(part.reward) is not None:
+        return False
+    known = ", ".join(sorted(BUILT_IN))
+    raise UserError(
+        f"{_name_key(where)} {part.reward!r} is not known: use a built-in ({known}), an entry point of an installed "
+        "package, or package.module:function."
+    )
 
 
-def _built_in(name: str) -> Callable[[RewardConfig], Reward]:
-    builder = BUILT_IN.get(name)
-    if builder is None:
-        known = ", ".join(sorted(BUILT_IN))
-        raise UserError(f"reward.name {name!r} is not known: use a built-in ({known}) or package.module:function.")
-    return builder
+def _name_key(where: str) -> str:
+    return "reward.name" if where == "reward" else f"{where}.reward"
 
 
-def _own_reward(name: str) -> RewardFunction:
-    """Wraps a user's function: same samples in, its returns made scores."""
-    function = _own_function(name)
+def _function(part: ComponentConfig, config: RewardConfig, where: str, reference: Path | None) -> RewardFunction:
+    if _is_built_in(part, where):
+        return BUILT_IN[part.reward].build(_options(part, config, where), reference)
+    return own_reward(part.reward, part.options, _name_key(where))
 
-    def score(samples: Sequence[Sample]) -> list[Score]:
-        started = time.perf_counter()
-        try:
-            returned = list(function(samples))
-        except Exception as error:
+
+def _retried(part: ComponentConfig, function: RewardFunction, retries: int) -> RewardFunction:
+    found = BUILT_IN.get(part.reward)
+    if found is None:  # a user's own function: what it looks at is not known, so it gets whole groups
+        return retried(function, retries, whole_groups=True)
+    return retried(function, 0 if found.tries_again else retries, whole_groups=found.whole_groups)
+
+
+def _neutral(part: ComponentConfig) -> frozenset[str]:
+    return BUILT_IN[part.reward].neutral if part.reward in BUILT_IN else frozenset()
+
+
+def _options(part: ComponentConfig, config: RewardConfig, where: str) -> BaseModel:
+    model = BUILT_IN[part.reward].options
+    if model is RewardConfig:
+        if part.options:
             raise UserError(
-                f"The reward {name} failed with {type(error).__name__}: {error}; mend that function."
-            ) from error
-        if len(returned) != len(samples):
-            raise UserError(
-                f"The reward {name} returned {len(returned)} values for {len(samples)} samples; return one for each."
+                f"{where}.options: {part.reward} takes its settings from the section reward itself; move them."
             )
-        seconds = (time.perf_counter() - started) / max(1, len(samples))
-        return [_own_score(name, value, seconds) for value in returned]
-
-    return score
-
-
-def _own_score(name: str, value: object, seconds: float) -> Score:
-    """A ``Score`` as it is; a number as ``ok`` above 0, else ``wrong``; None and non-finite ones as ``error``."""
-    if isinstance(value, Score):
-        if value.reward is not None and not math.isfinite(value.reward):
-            return Score(Verdict.ERROR, None, {}, value.extracted, f"the reward is {value.reward}", value.seconds)
-        return value
-    if value is None:
-        return Score(Verdict.ERROR, None, detail="the reward is None", seconds=seconds)
-    if isinstance(value, str) or not isinstance(value, SupportsFloat):
-        raise UserError(
-            f"The reward {name} returned a {type(value).__name__} for a sample; return a Score, a number or None."
-        )
-    reward = float(value)
-    if not math.isfinite(reward):
-        return Score(Verdict.ERROR, None, detail=f"the reward is {reward}", seconds=seconds)
-    return Score(Verdict.OK if reward > 0 else Verdict.WRONG, reward, {"reward": reward}, seconds=seconds)
-
-
-def _own_function(name: str) -> Callable[[Sequence[Sample]], Sequence[object]]:
-    module_name, _, attribute = name.partition(":")
-    if not module_name or not attribute:
-        raise UserError(f"reward.name {name!r} is not of the form package.module:function; write both parts.")
-    if os.getcwd() not in sys.path and "" not in sys.path:
-        sys.path.append(os.getcwd())  # a file beside the config; last, so that it hides no installed module
-        importlib.invalidate_caches()
+        return config
     try:
-        module = importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
-            raise UserError(f"reward.name {name!r}: its module fails to import ({error}); install that.") from error
-        raise UserError(
-            f"reward.name {name!r}: there is no module {error.name}; run from its folder or add that to PYTHONPATH."
-        ) from error
-    except Exception as error:
-        raise UserError(
-            f"reward.name {name!r}: its module fails to import ({type(error).__name__}: {error}); mend that file."
-        ) from error
-    function = getattr(module, attribute, None)
-    if not callable(function):
-        raise UserError(f"reward.name {name!r}: {module_name} has no function {attribute}; correct the name.")
-    found: Callable[[Sequence[Sample]], Sequence[object]] = function
-    return found
+        return model.model_validate(part.options)
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join([where, "options", *map(str, first["loc"])])
+        if first["type"] == "extra_forbidden":
+            known = ", ".join(sorted(model.model_fields))
+            raise UserError(f"unknown key '{key}'; {part.reward} knows: {known}.") from error
+        message = first["msg"].removeprefix("Value error, ").rstrip(".")
+        raise UserError(f"'{key}' is not usable: {message[:1].lower()}{message[1:]}.") from error
 
 
-@lru_cache
-def _own_code_digest(name: str) -> str:
-    """Taken once a process, like the module itself: an edit made while a run goes on counts from the next start on."""
-    return hashlib.sha256(_own_module_file(name).read_bytes()).hexdigest()
-
-
-def _own_module_file(name: str) -> Path:
-    _own_function(name)
-    file = sys.modules[name.partition(":")[0]].__file__
-    if file is None or not file.endswith(".py"):
-        raise UserError(f"reward.name {name!r}: its module has no .py file to fingerprint; put the function in one.")
-    return Path(file)
+def _identity(part: ComponentConfig, config: RewardConfig, where: str) -> dict[str, Any]:
+    """What besides the config may change one reward's scores."""
+    if not _is_built_in(part, where):
+        return {"code": own_code(part.reward, _name_key(where))}
+    found, options = BUILT_IN[part.reward], _options(part, config, where)
+    return {
+        "version": found.version,
+        "libraries": {name: importlib.metadata.version(name) for name in found.libraries},
+        "content": found.content(options),
+        # With what the defaults are: a later release may have others.
+        "options": {} if found.options is RewardConfig else options.model_dump(mode="json", exclude=set(found.neutral)),
+    }

@@ -31,6 +31,7 @@ from tasks.learning_curve import learning_curve
 from tasks.rollout_table import rollout_table
 from tasks.run import Run, create_or_open, open_run, round_folder
 from tasks.tracking import Tracker
+from tasks.tracking_facts import metric_points, read_round
 
 G = 4
 PROMPT_IDS = [f"p{number}" for number in range(6)]
@@ -615,3 +616,24 @@ def test_the_curve_of_a_run_that_has_only_begun(tmp_path):
     nothing = learning_curve(run)
     write_start(run)
     assert learning_curve(run) != nothing
+
+
+def test_reward_up_while_held_out_accuracy_stands_still_is_a_metric_of_the_round(tmp_path: Path) -> None:
+    run = make_run(tmp_path)
+    for number, accuracy in ((0, 0.25), (1, None), (2, 0.75), (3, 0.25)):
+        if number:
+            write_round(run, number)
+        if accuracy is not None:
+            write_evaluation(run, number, accuracy)
+    points = {p.key: (p.step, p.value) for p in metric_points(read_round(run, 3)) if p.key.startswith("monitor/")}
+    # Evaluated at 0, 2 and 3 as 0.25, 0.75, 0.25; rewards of rounds 1 to 3 are 1/3, 2/3, 1.
+    assert points == {
+        "monitor/reward_rise": (3, pytest.approx(1.0)),
+        "monitor/heldout_rise": (3, pytest.approx(3 * 0.25 / 7)),
+        "monitor/reward_up_heldout_flat": (3, 0.0),
+    }
+    assert read_round(run, 2).trend == {}  # two evaluations are no trend
+    before = read_round(run, 3).digest
+    write_evaluation(run, 2, 0.25)
+    assert read_round(run, 3).trend["reward_up_heldout_flat"] == 1.0
+    assert read_round(run, 3).digest != before

@@ -1,0 +1,189 @@
+"""A round's rollouts scored by a reward, shard by shard: what the stage and ``rescore`` have in common."""
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from grpo_core import interrupt
+from grpo_core.artifacts import ArtifactWriter, read_parquet
+from grpo_core.diagnostics import reward_metrics
+from grpo_core.errors import UserError
+from grpo_core.rewards import monitor, smoothing
+from grpo_core.rewards.config import RewardConfig
+from grpo_core.rewards.score import Reward, build_reward, needs_reference
+from grpo_core.rewards.verdict import Sample, Score, Verdict
+from grpo_core.schemas import PROMPTS, REWARDS, ROLLOUTS, Progress
+from tasks import filter_prompts
+from tasks.run import Run, round_folder
+from tasks.stage import input_manifest
+
+MONITOR = "monitor.json"  # beside the tables: what of the monitor's finds is no number
+
+
+@contextmanager
+def open_reward(run: Run, config: RewardConfig, past: smoothing.State | None = None) -> Iterator[Reward]:
+    """The reward with the run's starting policy at hand where it asks for that; its models are freed afterwards."""
+    with ExitStack() as stack:
+        reference = stack.enter_context(run.local_policy(0)) if needs_reference(config) else None
+        yield stack.enter_context(build_reward(config, reference=reference, past=past))
+
+
+def score_round(
+    run: Run,
+    round_number: int,
+    config: RewardConfig,
+    writer: ArtifactWriter,
+    past: smoothing.State,
+    progress: Progress,
+) -> Mapping[str, float]:
+    """Leave a table of rewards for each shard of rollouts, the state of smoothing, and what the monitor found.
+
+    Args:
+        past: the state of smoothing after the round before.
+
+    Returns:
+        The round's metrics.
+
+    Raises:
+        UserError: the check of more rollouts than ``config.max_unchecked`` allows has failed.
+    """
+    source = run.artifact(round_folder(round_number, "rollouts"))
+    shards = source.tables()
+    prompts = _prompts(run)
+    limit = _Limit(config.max_unchecked, input_manifest(run, source.folder).rows, round_number)
+    completions: list[Sequence[int]] = []
+    doubtful: dict[str, pa.Table] = {}
+    with open_reward(run, config, past) as reward:
+        for number, name in enumerate(shards):
+            rollouts = read_parquet(run.store, source.file(name), ROLLOUTS).to_pylist()
+            completions += [row["completion_ids"] for row in rollouts]
+            if writer.has(name):
+                limit.add(read_parquet(writer.store, writer.artifact.file(name), REWARDS))
+            else:
+                samples = [_sample(row, prompts[row["prompt_id"]]) for row in rollouts]
+                table = _table(rollouts, samples, reward(samples))
+                if limit.add(table):
+                    writer.write_table(name, table)
+                else:  # written once the round has passed: if it stops the run, it must be scored again
+                    doubtful[name] = table
+            progress(number + 1, len(shards))
+            interrupt.safe_point()
+    for name, table in doubtful.items():
+        writer.write_table(name, table)
+    rewards = writer.artifact.read_table(REWARDS)
+    common = [[answer, share] for answer, share in monitor.common_answers(rewards["extracted"].to_pylist())]
+    files = {MONITOR: (json.dumps({"common_answers": common}, indent=1, ensure_ascii=False) + "\n").encode()}
+    if config.smoothing:
+        state = smoothing.advance(past, component_values(rewards, config), config.smoothing)
+        files[smoothing.FILE] = smoothing.to_bytes(state)
+    writer.write_folder(lambda folder: _write_all(folder, files))
+    return reward_metrics(rewards) | _monitor_metrics(rewards, completions, config)
+
+
+def component_values(rewards: pa.Table, config: RewardConfig) -> dict[str, "np.ndarray[Any, np.dtype[np.float64]]"]:
+    """Each component's raw values in a table of rewards, NaN where masked."""
+    rows = [dict(row) for row in rewards["components"].to_pylist()]
+    return {
+        name: np.array([np.nan if row.get(name) is None else row[name] for row in rows], dtype=np.float64)
+        for name in config.components
+    }
+
+
+class _Limit:
+    """Counts failed checks as shards come in, and stops a round in which they are too many."""
+
+    def __init__(self, share: float, rollouts: int, round_number: int) -> None:
+        self._share = share
+        self._rollouts = rollouts
+        self._round = round_number
+        self._seen = 0
+        self._details: Counter[str] = Counter()
+
+    def add(self, table: pa.Table) -> bool:
+        """Whether this shard alone is within the limit. Raises UserError as soon as the round can't be."""
+        failed = [
+            f"{verdict}: {detail}" if detail else verdict
+            for verdict, detail in zip(table["verdict"].to_pylist(), table["detail"].to_pylist(), strict=True)
+            if not Verdict(verdict).is_finding
+        ]
+        self._seen += table.num_rows
+        self._details.update(failed)
+        unchecked = self._details.total()
+        if unchecked > self._share * self._rollouts:
+            (common, _), *_ = self._details.most_common(1)
+            raise UserError(
+                f"Round {self._round}: {unchecked} of {self._seen} rollouts could not be checked, most often for "
+                f"'{common}', which is over reward.max_unchecked ({self._share:g}); mend the check and give the same "
+                "command again, finished work is kept."
+            )
+        return len(failed) <= self._share * float(table.num_rows)
+
+
+def _prompts(run: Run) -> dict[str, dict[str, Any]]:
+    train = read_parquet(run.store, f"{filter_prompts.FOLDER}/train.parquet", PROMPTS)
+    return {row["prompt_id"]: row for row in train.select(["prompt_id", "prompt", "gold"]).to_pylist()}
+
+
+def _sample(row: Mapping[str, Any], prompt: Mapping[str, Any]) -> Sample:
+    return Sample(
+        id=row["rollout_id"],
+        response=row["text"],
+        gold=prompt["gold"],
+        prompt=prompt["prompt"],
+        finish_reason=row["finish_reason"],
+        group=f"{row['round']}/{row['prompt_id']}",
+        completion_tokens=len(row["completion_ids"]),
+        max_new_tokens=row["max_new_tokens"],
+        prompt_ids=row["prompt_ids"],
+        completion_ids=row["completion_ids"],
+    )
+
+
+def _table(rollouts: Sequence[Mapping[str, Any]], samples: Sequence[Sample], scores: Sequence[Score]) -> pa.Table:
+    rows = [
+        {key: row[key] for key in ("rollout_id", "round", "prompt_id", "sample_index")}
+        | {
+            "verdict": score.verdict.value,
+            "extracted": score.extracted,
+            "gold": sample.gold,
+            "components": sorted(score.components.items()),
+            "reward": score.reward,
+            "detail": score.detail,
+        }
+        for row, sample, score in zip(rollouts, samples, scores, strict=True)
+    ]
+    return pa.Table.from_pylist(rows, schema=REWARDS)
+
+
+def _monitor_metrics(rewards: pa.Table, completions: Sequence[Sequence[int]], config: RewardConfig) -> dict[str, float]:
+    extracted = rewards["extracted"].to_pylist()
+    metrics = {"near_duplicate_share": monitor.near_duplicate_share(completions)}
+    if common := monitor.common_answers(extracted, top=1):
+        metrics["top_answer_share"] = common[0][1]
+        metrics["distinct_answers"] = float(len(set(extracted) - {None}))
+    share = monitor.format_alone_share(
+        [dict(row) for row in rewards["components"].to_pylist()],
+        pc.equal(rewards["verdict"], Verdict.OK.value).to_pylist(),
+        *_format_weights(config),
+    )
+    return metrics if share is None else metrics | {"format_alone_share": share}
+
+
+def _format_weights(config: RewardConfig) -> tuple[dict[str, float], list[str]]:
+    """Weights of the components of a table, and which of them pay for form."""
+    if config.components:
+        weights = {name: part.weight for name, part in config.components.items()}
+        return weights, [name for name, part in config.components.items() if part.reward == "format"]
+    return ({"correct": 1.0, "box": 1.0}, ["box"]) if config.name == "math" else ({}, [])
+
+
+def _write_all(folder: Path, files: Mapping[str, bytes]) -> None:
+    for name, data in files.items():
+        (folder / name).write_bytes(data)
