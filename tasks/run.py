@@ -25,8 +25,8 @@ IDENTITY = "run.json"
 LOCK = ".lock"
 HOLDER = ".lock-holder.json"
 
-# These may change while a run lives: no stage reads them.
-FREE_KEYS = ("rounds", "tracking.", "retention.", "name", "update.checkpoint_steps")
+# These may change while a run lives: no stage reads them, or only where they change what was decided (apply_gates).
+FREE_KEYS = ("rounds", "tracking.", "retention.", "name", "update.checkpoint_steps", "gates.")
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ import pyarrow as pa
 from prefect import task
 
 from grpo_core.artifacts import read_parquet
-from grpo_core.diagnostics import reward_metrics
+from grpo_core.diagnostics import length_by_verdict, reward_metrics
 from grpo_core.rewards.score import build_reward, reward_fingerprint
 from grpo_core.rewards.verdict import Sample
 from grpo_core.schemas import PROMPTS, REWARDS, ROLLOUTS, Progress
@@ -61,7 +61,8 @@ def _compute(run: Run, round_number: int, writers: Writers, progress: Progress) 
             ]
             writer.write_table(name, pa.Table.from_pylist(rows, schema=REWARDS))
         progress(number + 1, len(shards))
-    return reward_metrics(writer.artifact.read_table(REWARDS))
+    rewards = writer.artifact.read_table(REWARDS)
+    return reward_metrics(rewards) | length_by_verdict(source.read_table(ROLLOUTS), rewards)
 
 
 STAGE = Stage(

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from grpo_core.artifacts import TIMINGS, Manifest, digest_json
 from grpo_core.config import RunConfig
+from tasks.gate_record import gate_findings
 from tasks.run import Run, round_folder
 from tasks.summary import read_seconds
 
@@ -21,10 +22,11 @@ GROUPS = {
     "rollouts": "rollout",
     "rewards": "reward",
     "advantages": "advantage",
+    "gates": "gate",
     "policy": "update",
     "evaluation": "eval",
 }
-TABLES = ("plan.parquet", "rollouts", "rewards", "advantages", "evaluation")
+TABLES = ("plan.parquet", "rollouts", "rewards", "advantages", "gates", "evaluation")
 _LONGEST_PARAM = 500
 
 
@@ -35,12 +37,13 @@ class RoundOnDisk:
     number: int
     manifests: dict[str, Manifest]
     seconds: dict[str, float]
+    findings: tuple[str, ...] = ()  # of the gates, also where one stopped the round
 
     @property
     def digest(self) -> str:
         """The identity of everything here: equal means that nothing has happened since."""
         parts = {n: [m.digest, m.finished_at, dict(m.metrics), self.seconds[n]] for n, m in self.manifests.items()}
-        return digest_json(parts)
+        return digest_json([parts, self.findings])
 
     @property
     def started_ms(self) -> int:
@@ -67,7 +70,7 @@ def read_round(run: Run, number: int) -> RoundOnDisk:
         if manifest is not None:
             manifests[name] = manifest
             seconds[name] = read_seconds(run, artifact.file(artifact.prefix + TIMINGS))
-    return RoundOnDisk(number, manifests, seconds)
+    return RoundOnDisk(number, manifests, seconds, tuple(gate_findings(run, number)))
 
 
 def prompts_on_disk(run: Run) -> RoundOnDisk | None:
