@@ -26,7 +26,15 @@ LOCK = ".lock"
 HOLDER = ".lock-holder.json"
 
 # These may change while a run lives: no stage reads them, or only where they change what was decided (apply_gates).
-FREE_KEYS = ("rounds", "tracking.", "retention.", "name", "update.checkpoint_steps", "gates.")
+FREE_KEYS = (
+    "rounds",
+    "tracking.",
+    "retention.",
+    "name",
+    "update.checkpoint_steps",
+    "update.direction_groups",
+    "gates.",
+)
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ STAGE_VERSION = 1
 def _config(run: Run) -> Mapping[str, Any]:
     config = run.config
     return {
-        "update": config.update.model_dump(mode="json", exclude={"checkpoint_steps"}),
+        "update": config.update.model_dump(mode="json", exclude={"checkpoint_steps", "direction_groups"}),
         "generation.temperature": config.generation.temperature,
         "model.dtype": config.model.dtype,
         "seed": config.seed,

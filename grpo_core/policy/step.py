@@ -10,6 +10,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from grpo_core.diagnostics.gradients import gradient_norms
 from grpo_core.policy.batching import Microbatch, TrainingRollout, microbatches, minibatches
 from grpo_core.policy.config import NonFiniteUpdate, UpdateConfig
 from grpo_core.policy.logprobs import LogprobForm, Logprobs, completion_logprobs
@@ -64,6 +65,7 @@ class StepSums:
     ratio_max: float
     drift: float  # |logprob - old logprob|
     grad_norm: float  # of the step's mean loss, before clipping
+    grad_norms: dict[str, float]  # the same by part of the model (diagnostics.gradients)
     learning_rate: float
 
 
@@ -111,7 +113,7 @@ def run_step(
     Raises:
         NonFiniteUpdate: before parameters or state are changed.
     """
-    parameters = list(trainable_parameters(model).values())
+    parameters = trainable_parameters(model)
     optimizer.zero_grad(set_to_none=True)
     totals = np.zeros(8, dtype=np.float64)
     ratio_max = 0.0
@@ -136,7 +138,8 @@ def run_step(
         ratio_max = max(ratio_max, largest)
         (sums.loss / step.tokens).backward()  # type: ignore[no-untyped-call]
         tick()
-    norm = float(torch.nn.utils.clip_grad_norm_(parameters, config.max_grad_norm))
+    norms = gradient_norms(parameters)
+    norm = float(torch.nn.utils.clip_grad_norm_(list(parameters.values()), config.max_grad_norm))
     _require_finite(norm, "gradient norm", state, step)
     rate = learning_rate_at(state.step, config)
     for group in optimizer.param_groups:
@@ -157,6 +160,7 @@ def run_step(
         ratio_max=ratio_max,
         drift=drift,
         grad_norm=norm,
+        grad_norms=norms,
         learning_rate=rate,
     )
 

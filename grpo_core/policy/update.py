@@ -3,13 +3,14 @@
 Cheap to import: torch loads inside ``update_policy``, because every config file needs ``UpdateConfig``.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from grpo_core import interrupt
+from grpo_core.diagnostics import choose_groups, update_direction
 from grpo_core.policy.batching import TrainingRollout, microbatches
 from grpo_core.policy.config import NonFiniteUpdate, UpdateConfig
 from grpo_core.schemas import Progress, no_progress
@@ -38,11 +39,20 @@ class UpdateMetrics:
     clip_ratio_low: float | None = None
     clip_ratio_high: float | None = None
     entropy: float | None = None  # of the policy in training, nats
-    grad_norm: float | None = None  # mean over steps, before clipping
+    grad_norm: float | None = None  # mean over steps, before clipping; the same by part of the model:
+    grad_norm_embeddings: float | None = None
+    grad_norm_early: float | None = None
+    grad_norm_middle: float | None = None
+    grad_norm_late: float | None = None
+    grad_norm_head: float | None = None
     learning_rate: float | None = None  # of the last step
     ratio_mean: float | None = None
     ratio_max: float | None = None  # the largest of any token
     sampler_logprob_drift: float | None = None  # |trainer - sampler| before any update, nats
+    direction: float | None = None  # change of mean logprobs along the advantages' signs (diagnostics.direction), nats
+    direction_weighted: float | None = None
+    direction_good: float | None = None
+    direction_bad: float | None = None
 
     def as_dict(self) -> dict[str, float]:
         """The metrics that were measured, by name."""
@@ -112,8 +122,14 @@ def update_policy(
         steps = plan_steps(kept, config, form, seed=seed, round_number=round_number)
         to_record = microbatches(lacking, config.tokens_per_microbatch, row_crossover(form))
         to_recompute = microbatches(recompute, config.tokens_per_microbatch, row_crossover(form))
-        total = len(to_record) + len(to_recompute) + sum(len(step.batches) for step in steps)
-        done = 0 if not sums else total - sum(len(step.batches) for step in steps[len(sums) :])
+        chosen = choose_groups(
+            (r.prompt_id for r in kept), config.direction_groups, seed=seed, round_number=round_number
+        )
+        to_compare = microbatches(
+            [r for r in kept if r.prompt_id in chosen], config.tokens_per_microbatch, row_crossover(form)
+        )
+        total = len(to_record) + len(to_recompute) + sum(len(step.batches) for step in steps) + len(to_compare)
+        done = 0 if not sums else total - sum(len(step.batches) for step in steps[len(sums) :]) - len(to_compare)
 
         def tick() -> None:
             nonlocal done
@@ -134,15 +150,21 @@ def update_policy(
                 optimizer_state.take_random_numbers(model.device)
                 checkpoints.save(len(sums), lambda folder: save_place(folder, model, optimizer_state, kept, place))
             interrupt.safe_point()
+        compared = list(record_logprobs(model, to_compare, forward, tick))
+    direction = update_direction(
+        [r.old_logprobs for r, _ in compared], [after for _, after in compared], [r.advantage for r, _ in compared]
+    )
     if recompute:
         distances = [np.abs(r.old_logprobs - drawn) for r, drawn in zip(kept, sampler, strict=True)]
         drift = float(np.concatenate(distances).mean(dtype=np.float64))
     else:
         drift = sums[0].drift / sums[0].tokens
-    return _summary(sums, config, drift)
+    return _summary(sums, config, drift, direction)
 
 
-def _summary(sums: "Sequence[StepSums]", config: UpdateConfig, drift: float) -> UpdateMetrics:
+def _summary(
+    sums: "Sequence[StepSums]", config: UpdateConfig, drift: float, direction: Mapping[str, float]
+) -> UpdateMetrics:
     tokens = sum(step.tokens for step in sums)
     low = sum(step.clipped_low for step in sums) / tokens
     high = sum(step.clipped_high for step in sums) / tokens
@@ -161,4 +183,6 @@ def _summary(sums: "Sequence[StepSums]", config: UpdateConfig, drift: float) -> 
         ratio_mean=sum(step.ratio for step in sums) / tokens,
         ratio_max=max(step.ratio_max for step in sums),
         sampler_logprob_drift=drift,
+        **{f"grad_norm_{part}": sum(step.grad_norms[part] for step in sums) / len(sums) for part in sums[0].grad_norms},
+        **direction,
     )
