@@ -14,7 +14,7 @@ from prefect import task
 
 from grpo_core.artifacts import digest_json, read_parquet
 from grpo_core.diagnostics import group_table, stability_metrics, tier_metrics
-from grpo_core.gates import Decision, Factors, Signals, collect, decide
+from grpo_core.gates import Factors, Signals, collect, decide
 from grpo_core.schemas import GROUPS, REWARDS, Progress
 from tasks import filter_prompts
 from tasks.run import Run, round_folder
@@ -41,41 +41,42 @@ def factors_digest(run: Run, round_number: int) -> str:
     return input_manifest(run, round_folder(round_number, "gates")).digest_of(lambda name: name == FACTORS)
 
 
-def _signals(run: Run, round_number: int) -> Signals:
-    def metrics(number: int, artifact: str) -> Mapping[str, float]:
-        return input_manifest(run, round_folder(number, artifact)).metrics
+def _metrics(run: Run, round_number: int, artifact: str) -> Mapping[str, float]:
+    return input_manifest(run, round_folder(round_number, artifact)).metrics
 
-    config, every = run.config.gates, run.config.evaluation.every
+
+def _is_evaluated(run: Run, round_number: int) -> bool:
+    """Whether the gates count on its evaluation; those made by hand, or because a run was to end there, come and go."""
+    return round_number % run.config.evaluation.every == 0
+
+
+def _signals(run: Run, round_number: int) -> Signals:
+    config = run.config.gates
     updates = range(max(1, round_number - 1 - config.window), round_number)
-    # Only evaluations that are due by the config: one made by hand later must not change what was decided.
-    evaluated = [number for number in range(round_number) if number % every == 0][-config.window :]
-    accuracies = [metrics(number, "evaluation").get("accuracy") for number in evaluated]
+    evaluated = [number for number in range(round_number) if _is_evaluated(run, number)][-config.window :]
+    accuracies = [_metrics(run, number, "evaluation").get("accuracy") for number in evaluated]
     return collect(
         round_number,
-        first_update=metrics(1, "policy") if round_number > 1 else {},
-        last_updates=[metrics(number, "policy") for number in updates],
-        rollouts=metrics(round_number, "rollouts"),
-        rewards=metrics(round_number, "rewards"),
-        advantages=metrics(round_number, "advantages"),
+        first_update=_metrics(run, 1, "policy") if round_number > 1 else {},
+        last_updates=[_metrics(run, number, "policy") for number in updates],
+        rollouts=_metrics(run, round_number, "rollouts"),
+        rewards=_metrics(run, round_number, "rewards"),
+        advantages=_metrics(run, round_number, "advantages"),
         accuracies=[accuracy for accuracy in accuracies if accuracy is not None],
         accuracy_margin=config.accuracy_margin,
     )
 
 
-def _decide(run: Run, round_number: int) -> tuple[Signals, Decision]:
-    signals = _signals(run, round_number)
-    return signals, decide(run.config.gates, signals, read_factors(run, round_number - 1))
-
-
 def _inputs(run: Run, round_number: int) -> Mapping[str, str]:
-    signals, decision = _decide(run, round_number)
+    # Thresholds and actions are no part of the key: they say what to do from now on; what was decided stays decided.
     inputs = {
-        "rewards": input_digest(run, round_folder(round_number, "rewards")),
-        "signals": digest_json(asdict(signals)),
-        # Instead of the thresholds: after a stop one is changed, and what it does not change is not done again.
-        "decision": decision.outcome,
+        name: input_digest(run, round_folder(round_number, name)) for name in ("rollouts", "rewards", "advantages")
     }
+    if _is_evaluated(run, round_number - 1):
+        inputs["evaluation"] = input_digest(run, round_folder(round_number - 1, "evaluation"))
     if round_number > 1:
+        inputs["update"] = digest_json(dict(_metrics(run, round_number - 1, "policy")))
+        # Holds what all earlier rounds' gates saw.
         inputs["gates"] = input_digest(run, round_folder(round_number - 1, "gates"))
     return inputs
 
@@ -96,7 +97,7 @@ def _last_visits(run: Run, round_number: int, wanted: set[str]) -> dict[str, Map
 
 def _compute(run: Run, round_number: int, writers: Writers, progress: Progress) -> Mapping[str, float]:
     writer = writers["gates"]
-    _, decision = _decide(run, round_number)
+    decision = decide(run.config.gates, _signals(run, round_number), read_factors(run, round_number - 1))
 
     def write_decision(folder: Path) -> None:
         (folder / FACTORS).write_text(json.dumps(asdict(decision.factors)) + "\n", encoding="utf-8")

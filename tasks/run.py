@@ -25,7 +25,7 @@ IDENTITY = "run.json"
 LOCK = ".lock"
 HOLDER = ".lock-holder.json"
 
-# These may change while a run lives: no stage reads them, or only where they change what was decided (apply_gates).
+# These may change while a run lives: no stage reads them, and gates only for what they decide from then on.
 FREE_KEYS = (
     "rounds",
     "tracking.",

@@ -4,7 +4,6 @@ import math
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from grpo_core.artifacts import digest_json
 from grpo_core.errors import UserError
 from grpo_core.gates.config import Action, GateName, GatesConfig
 from grpo_core.gates.signals import RULES, Rule, Signals
@@ -36,20 +35,18 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What the gates say before a round's update: the factors in force, and every gate that was crossed."""
+    """What the gates say before a round's update: the factors in force, the gates crossed, and all that they saw."""
 
     round: int
     factors: Factors
     findings: tuple[Finding, ...]
-
-    @property
-    def outcome(self) -> str:
-        """Digest of what is done. Thresholds have no part in it: a changed one that changes nothing redoes nothing."""
-        return digest_json([asdict(self.factors), [[found.gate, found.action] for found in self.findings]])
+    signals: Signals
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values for JSON."""
-        return asdict(self)
+        """Plain values for JSON, which knows no infinity: None stands for what is not finite."""
+        told = asdict(self)
+        told["signals"]["values"] = {gate: _finite(value) for gate, value in self.signals.values.items()}
+        return told
 
     def stop(self) -> GateStop | None:
         """The error that ends the run, when a gate asks for that."""
@@ -85,7 +82,7 @@ def decide(config: GatesConfig, signals: Signals, before: Factors) -> Decision:
         rate = min(rate, max(config.lr_floor, rate * config.lr_factor))
     if "raise_kl" in done:
         kl = max(kl, min(config.kl_cap, kl * config.kl_factor))
-    return Decision(signals.round, Factors(rate, kl), tuple(findings))
+    return Decision(signals.round, Factors(rate, kl), tuple(findings), signals)
 
 
 def _is_bad(rule: Rule, value: float, threshold: float) -> bool:
@@ -109,4 +106,8 @@ def _finding(
         reason += f"; {known}, so the KL coefficient stays"
     elif action == "raise_kl" and before.kl >= config.kl_cap:
         reason += "; the KL coefficient is at gates.kl_cap already"
-    return Finding(rule.gate, rule.metric, value if math.isfinite(value) else None, threshold, action, reason)
+    return Finding(rule.gate, rule.metric, _finite(value), threshold, action, reason)
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None

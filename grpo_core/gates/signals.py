@@ -49,6 +49,7 @@ class Signals:
     round: int
     values: Mapping[GateName, float]
     accuracy_rises: bool | None  # None before there are two evaluations
+    accuracies: tuple[float, ...]  # held-out, oldest first
 
 
 def collect(
@@ -92,7 +93,9 @@ def collect(
         "accuracy_drop": max(accuracies) - accuracies[-1] if accuracies else None,
     }
     rises = accuracies[-1] - accuracies[-2] > accuracy_margin if len(accuracies) > 1 else None
-    return Signals(round_number, {gate: value for gate, value in values.items() if value is not None}, rises)
+    return Signals(
+        round_number, {gate: value for gate, value in values.items() if value is not None}, rises, tuple(accuracies)
+    )
 
 
 def _ratio(value: float | None, base: float | None) -> float | None:
