@@ -4,11 +4,18 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 TINY = ROOT / "configs/tiny.yaml"
 DATA = ROOT.parent / "shared/data"
+
+
+def odd_bytes(samples: Sequence[Any]) -> list[float]:
+    """A reward by which the groups of a model that knows nothing have both kinds of rollout."""
+    return [float(sum(sample.response.encode()) % 2) for sample in samples]
 
 
 def digests(run: Path) -> dict[str, object]:
