@@ -16,6 +16,7 @@ FAULTS = [
     "progress:generate_rollouts:1@2",
     "after-rename:rounds/0001/rewards/shard-00001.parquet",
     "before-manifest:rounds/0001/advantages",
+    "before-manifest:rounds/0001/gates",
     "progress:update_policy:1@3",
     "after-rename:rounds/0001/trainer_state/manifest.json",
     "before-rename:rounds/0001/policy/manifest.json",
