@@ -29,7 +29,7 @@ RULES = (
     Rule("entropy", "update/entropy", "entropy as a share of the first round's", bad_above=False),
     Rule("grad_norm", "update/grad_norm", "gradient norm over the median of the rounds before"),
     Rule("drift", "update/sampler_logprob_drift", "distance of the sampler's and the trainer's logprobs"),
-    Rule("effective_sample_size", "update/effective_sample_size", "effective share of tokens", bad_above=False),
+    Rule("effective_sample_size", "update/ratio_ess", "effective share of tokens", bad_above=False),
     Rule("direction", "update/direction", "signed change of logprobs", bad_above=False),
     Rule(
         "zero_variance", "advantage/zero_variance_share", "share of groups that teach nothing", place="in round {this}"
@@ -85,7 +85,7 @@ def collect(
         "entropy": _ratio(last.get("entropy"), first_update.get("entropy")),
         "grad_norm": _ratio(last.get("grad_norm"), usual_norm),
         "drift": last.get("sampler_logprob_drift"),
-        "effective_sample_size": last.get("effective_sample_size"),
+        "effective_sample_size": last.get("ratio_ess"),
         "direction": last.get("direction"),
         "zero_variance": advantages.get("zero_variance_share"),
         "truncated": rollouts.get("truncated_share"),

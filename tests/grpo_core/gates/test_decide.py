@@ -31,7 +31,7 @@ def test_signals_by_hand():
     seen = collect(
         7,
         first_update={"entropy": 2.0},
-        last_updates=[*updates, last | {"kl_old": 0.3, "effective_sample_size": 0.9, "direction": -0.1}],
+        last_updates=[*updates, last | {"kl_old": 0.3, "ratio_ess": 0.9, "direction": -0.1}],
         rollouts={"rollouts": 40.0, "truncated_share": 0.25},
         rewards={"unchecked": 4.0},
         advantages={"zero_variance_share": 0.75},
