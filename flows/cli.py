@@ -13,6 +13,7 @@ from rich.table import Table
 
 from flows import environment
 from grpo_core.errors import UserError
+from grpo_core.interrupt import Stopped
 
 environment.prepare(command_line=True)  # the commands below import what is heavy, after this
 
@@ -187,6 +188,12 @@ def main() -> None:
         _fail("stopped; finished work is kept, go on with the same command.", 130)
     except KeyboardInterrupt:
         _fail("stopped; finished work is kept, go on with the same command.", 130)
+    except Stopped:
+        from flows.stopping import EXIT_CODE
+
+        err.print("[red]stopped[/red] by SIGTERM; finished work is kept, go on with the same command.", soft_wrap=True)
+        sys.stdout.flush()
+        os._exit(EXIT_CODE)  # an orderly end of the interpreter may take seconds; what are our children end with us
     except typer.TyperException as error:
         usage: Any = error  # typer doesn't export the class that has these two
         usage.show()

@@ -3,9 +3,17 @@
 from rich.console import Console
 from rich.markup import escape
 
+from flows.changes import describe_changes
 from flows.preflight import checks
 from grpo_core.config import RunConfig
 from grpo_core.errors import NotHere
+from grpo_core.policy.config import UpdateConfig
+
+
+def _objective(update: UpdateConfig) -> str:
+    bounds = f" {update.clip_low:g}/{update.clip_high:g}" if update.clip in ("ppo", "cispo") else ""
+    levels = f"{update.ratio_level} ratio, {update.aggregation} aggregation"
+    return f"clip {update.clip}{bounds}, {levels}, KL coefficient {update.kl_coef:g} in the {update.kl_in}"
 
 
 def describe(config: RunConfig, folder: str, out: Console) -> None:
@@ -25,12 +33,14 @@ def describe(config: RunConfig, folder: str, out: Console) -> None:
         ("rollouts", f"{generation.group_size} a prompt, {rollouts:,} a round, {rollouts * config.rounds:,} in all"),
         ("tokens", f"at most {rollouts * generation.max_new_tokens:,} generated a round"),
         ("update", f"{steps} optimiser steps a round, {steps * config.rounds:,} in all; lr {update.learning_rate:g}"),
-        ("objective", f"clip {update.clip_low:g}/{update.clip_high:g}, KL coefficient {update.kl_coef:g}"),
+        ("objective", _objective(update)),
         ("evaluation", f"{evaluations} times, greedy and {config.evaluation.samples} samples a prompt"),
         ("rounds", f"{config.rounds:,}"),
     ]
     for name, text in lines:
         out.print(f"{name:>11}  {escape(text)}", soft_wrap=True)
+    for line in describe_changes(folder, config):
+        out.print(escape(line), soft_wrap=True)
     lacking = []
     for check in checks(config, folder):
         try:

@@ -3,8 +3,11 @@
 from prefect import flow
 
 from flows.stages import stages_of
-from tasks.run import open_run
-from tasks.stage import run_stage
+from flows.stopping import polite_stop
+from grpo_core import interrupt
+from tasks import update_policy
+from tasks.run import Run, open_run
+from tasks.stage import Stage, run_stage
 
 
 @flow(name="round", flow_run_name="round-{round_number:04d}")
@@ -14,5 +17,21 @@ def run_round(run_dir: str, round_number: int) -> None:
     The caller holds the run's lock. Round 0 brings the starting policy, the prompts and the first evaluation.
     """
     run = open_run(run_dir)
-    for task, stage in stages_of(run, round_number):
-        run_stage(task, stage, run, round_number)
+    with polite_stop():
+        for task, stage in stages_of(run, round_number):
+            run_stage(task, stage, run, round_number, prepare=bring_back_models)
+            interrupt.safe_point()
+
+
+def bring_back_models(stage: Stage, run: Run, round_number: int) -> None:
+    """Make the retired models that a stage takes again, from the stored rollouts and advantages of their own rounds.
+
+    Only a stage that has to run asks for them: one of an old round whose files were harmed, say. On a CPU they get the
+    same bytes; where they don't, the stages after find that by their fingerprints.
+    """
+    for folder in stage.models(round_number):
+        if run.artifact(folder).is_retired:
+            number = round_number - 1
+            for lost in update_policy.STAGE.folders(number).values():
+                run.artifact(lost).forget()
+            run_stage(update_policy.update_policy, update_policy.STAGE, run, number, prepare=bring_back_models)

@@ -7,6 +7,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from flows import train as train_module
+from flows.changes import describe_changes
 from flows.display import Display
 from flows.preflight import check_config
 from flows.stages import first_incomplete
@@ -23,6 +24,8 @@ def train_session(config: RunConfig, run_dir: str, out: Console) -> None:
     """Train with a live table, then say where the run is and how to look at it."""
     began = time.monotonic()
     check_config(config, run_dir)
+    for line in describe_changes(run_dir, config):
+        out.print(escape(line), soft_wrap=True)
     with Display(out, config.rounds) as display:
         set_listener(display)
         train_module.set_on_round(display.round_complete)

@@ -4,9 +4,12 @@ from collections.abc import Callable
 
 from prefect import flow, tags
 
+from flows.children import end_server_with_us
 from flows.recover import claim_flow_run, tag_of
 from flows.round import run_round
 from flows.stages import first_incomplete, is_complete
+from flows.stopping import polite_stop
+from grpo_core import interrupt
 from grpo_core.config import RunConfig
 from grpo_core.errors import UserError
 from tasks.retention import apply_retention
@@ -29,39 +32,40 @@ def train(config: RunConfig, run_dir: str) -> None:
 
     Raises:
         UserError: bad input, or someone else is writing this run.
+        Stopped: SIGTERM came.
         NonFiniteUpdate: a loss or gradient was not finite; nothing of that round's policy was saved.
     """
-    with single_writer(run_dir):
+    with single_writer(run_dir), polite_stop():
         run, is_new = create_or_open(run_dir, config)
+        run.store.sweep()
         claim_flow_run(run.identity)
+        end_server_with_us()
         try:
             with tags(tag_of(run.identity)):
-                _rounds(run)
+                _rounds(run, is_new)
         except UserError:
             if is_new and not is_complete(run, 0):
                 discard_new(run)
             raise
 
 
-def _rounds(run: Run) -> None:
-    first = first_incomplete(run)
-    # The last complete round goes through Prefect once more, so that its stages show there as Cached.
-    begin = max(0, first - 1)
-    for number in range(begin):
-        _tell(run, number)
-    if begin > 0:
-        run_round(run.uri, 0)
-    tracker: Tracker | None = None
+def _rounds(run: Run, is_new: bool) -> None:
+    tracker = None if is_new else _tracker(run)  # a new run is recorded once its first stages were not refused
     try:
+        first = first_incomplete(run)
+        # The last complete round goes through Prefect once more, so that its stages show there as Cached.
+        begin = max(0, first - 1)
+        for number in range(begin):
+            _tell(run, number)
+        if begin > 0:
+            run_round(run.uri, 0)
         for number in range(begin, run.config.rounds + 1):
             run_round(run.uri, number)
-            if tracker is None:
-                tracker = Tracker(run)
-                tracker.set_status("RUNNING")
-                tracker.sync(range(number))
+            tracker = tracker or _tracker(run)
             apply_retention(run, number)
-            tracker.sync([number])
+            tracker.sync(range(number + 1) if number == begin else [number])
             _tell(run, number)
+            interrupt.safe_point()
     except BaseException as error:
         if tracker is not None:
             tracker.sync()
@@ -69,6 +73,12 @@ def _rounds(run: Run) -> None:
         raise
     if tracker is not None:
         tracker.set_status("FINISHED")
+
+
+def _tracker(run: Run) -> Tracker:
+    tracker = Tracker(run)
+    tracker.set_status("RUNNING")
+    return tracker
 
 
 def _tell(run: Run, number: int) -> None:

@@ -22,6 +22,7 @@ from grpo_core.storage import FileRecord, Store
 
 MANIFEST = "manifest.json"
 RETIRED = "retired.json"  # says when retention removed an artifact's files; the manifest with their digests stays
+_MARK = ".done-"
 TIMINGS = "timings.json"  # beside the digested files, never among them
 
 
@@ -188,6 +189,22 @@ class Artifact:
             self.store.delete(self.file(name))
         return bool(left)
 
+    def forget(self) -> None:
+        """Give a retired artifact up altogether, so that its stage makes it again; one that is there stays."""
+        if self.is_retired:
+            self.store.delete(self.manifest_file)
+            self.store.delete(self.retired_file)
+
+    def mark_file(self, name: str) -> str:
+        """Where a writer notes that one file of an unfinished artifact is whole."""
+        return self.file(f"{_MARK}{name}.json")
+
+    def remove_marks(self) -> None:
+        """Of a finished artifact nobody needs the marks; a kill right after its manifest may have left them."""
+        for name in self.store.hidden_files(self.folder):
+            if name.startswith(_MARK + self.prefix):
+                self.store.delete(self.file(name))
+
     @property
     def is_retired(self) -> bool:
         return self.store.exists(self.retired_file)
@@ -223,14 +240,13 @@ class ArtifactWriter:
         self._began = time.monotonic()
         self._sweep()
 
-    def _mark(self, name: str) -> str:
-        return self.artifact.file(f".done-{name}.json")
-
     def _write_mark(self, name: str, record: FileRecord, rows: int) -> None:
         mark = {"fingerprint": self.fingerprint.digest, "rows": rows, "file": asdict(record)}
-        self.store.write_bytes(self._mark(name), canonical_json(mark).encode())
+        self.store.write_bytes(self.artifact.mark_file(name), canonical_json(mark).encode())
 
     def _row_count(self, name: str) -> int:
+        if not name.endswith(".parquet"):
+            return 0
         with self.store.fs.open(self.store.path(self.artifact.file(name)), "rb") as stream:
             return int(pq.read_metadata(stream).num_rows)
 
@@ -239,16 +255,18 @@ class ArtifactWriter:
         key = self.fingerprint.digest
         manifest = self.artifact.manifest()
         if manifest is not None and manifest.fingerprint == key:
-            # One file of it was harmed: the others are as good as ever, and may be impossible to make again.
+            # One file of it was harmed: the others are as good as ever, and may be impossible to make again. A model's
+            # files are made all at once or not at all.
+            of_tables = any(name.endswith(".parquet") for name in manifest.files)
             for name, record in manifest.files.items():
-                if name.endswith(".parquet") and self.store.record(self.artifact.file(name)) == record:
+                if of_tables and self.store.record(self.artifact.file(name)) == record:
                     self._write_mark(name, record, self._row_count(name))
         self.store.delete(self.artifact.manifest_file)
         for hidden in self.store.hidden_files(self.artifact.folder):
-            if not (hidden.startswith(".done-") and hidden.endswith(".json")):
+            if not (hidden.startswith(_MARK) and hidden.endswith(".json")):
                 self.store.delete(self.artifact.file(hidden))
                 continue
-            name = hidden.removeprefix(".done-").removesuffix(".json")
+            name = hidden.removeprefix(_MARK).removesuffix(".json")
             try:
                 mark = json.loads(self.store.read_bytes(self.artifact.file(hidden)))
                 expected, rows, made_for = FileRecord(**mark["file"]), int(mark["rows"]), mark["fingerprint"]
@@ -273,6 +291,12 @@ class ArtifactWriter:
         self._write_mark(name, record, table.num_rows)
         self.files[name], self.rows[name] = record, table.num_rows
 
+    def write_json(self, name: str, value: Any) -> None:
+        """Write a small JSON file and mark it as finished."""
+        record = self.store.write_bytes(self.artifact.file(name), (canonical_json(value) + "\n").encode())
+        self._write_mark(name, record, 0)
+        self.files[name], self.rows[name] = record, 0
+
     def write_folder(self, produce: Callable[[Path], None]) -> None:
         """Write all files that ``produce`` leaves in a local folder."""
         self.files |= self.store.write_folder(self.artifact.folder, produce)
@@ -292,6 +316,5 @@ class ArtifactWriter:
             finished_at=time.time(),
         )
         self.store.write_bytes(self.artifact.manifest_file, manifest.to_bytes())
-        for name in self.rows:
-            self.store.delete(self._mark(name))
+        self.artifact.remove_marks()
         return manifest

@@ -1,5 +1,6 @@
 """RunConfig: everything that decides what a run does, composed of the sections that stand beside their code."""
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -67,9 +68,15 @@ class RunConfig(BaseModel):
     tracking: TrackingConfig = Field(default_factory=TrackingConfig)
 
     @model_validator(mode="after")
-    def _ratio_starts_at_one(self) -> "RunConfig":
+    def _ratios_compare_like_with_like(self) -> "RunConfig":
         # The sampler's logprobs are those of the cut distribution, the trainer's of the whole one.
         cut = self.generation.top_p < 1 or self.generation.top_k > 0
+        if cut and self.update.importance.correction != "none":
+            raise ValueError(
+                "generation.top_p and generation.top_k cut the distribution that the sampler's logprobs belong to, and "
+                "which tokens were left is not recorded, so update.importance can't compare them with the trainer's; "
+                "set update.importance.correction to none, or top_p to 1 and top_k to 0"
+            )
         if cut and self.update.old_logprobs == "sampler":
             raise ValueError(
                 "generation.top_p and generation.top_k cut the distribution that the sampler's logprobs belong to; set "
@@ -169,15 +176,25 @@ def _fields_at(location: tuple[int | str, ...]) -> list[str]:
     return list(model.model_fields)
 
 
-def changed_keys(old: RunConfig, new: RunConfig) -> list[str]:
-    """Dotted names of the keys whose values differ."""
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One key whose value differs between two configs, as plain JSON values."""
+
+    key: str
+    old: Any
+    new: Any
+
+
+def changes(old: RunConfig, new: RunConfig) -> list[Change]:
+    """The keys, by dotted name, whose values differ."""
     return _differences(old.model_dump(mode="json"), new.model_dump(mode="json"), "")
 
 
-def _differences(old: Any, new: Any, prefix: str) -> list[str]:
+def _differences(old: Any, new: Any, prefix: str) -> list[Change]:
     if isinstance(old, dict) and isinstance(new, dict):
-        return [n for key in new for n in _differences(old.get(key), new.get(key), f"{prefix}{key}.")]
-    return [] if old == new else [prefix.rstrip(".")]
+        keys = [*new, *(key for key in old if key not in new)]
+        return [found for key in keys for found in _differences(old.get(key), new.get(key), f"{prefix}{key}.")]
+    return [] if old == new else [Change(prefix.rstrip("."), old, new)]
 
 
 def to_yaml(config: RunConfig) -> str:

@@ -8,6 +8,7 @@ from typing import Any, Literal
 import torch
 from pydantic import BaseModel, ConfigDict, Field
 
+from grpo_core.canary import save_canary
 from grpo_core.errors import NotHere, UserError
 
 _PACKAGE = "package:"
@@ -94,11 +95,12 @@ def load_source_model(config: ModelConfig, seed: int) -> tuple[Any, Any]:
 
 
 def save_policy(model: Any, tokenizer: Any, folder: Path) -> None:
-    """Write plain safetensors, config and tokenizer; equal weights leave equal bytes."""
+    """Write plain safetensors, config, tokenizer and the canary's probe; equal weights leave equal bytes."""
     for how_it_was_loaded in ("is_local", "local_files_only", "gguf_file", "name_or_path"):
         tokenizer.init_kwargs.pop(how_it_was_loaded, None)
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
+    save_canary(model, folder)
 
 
 def load_policy(folder: Path, device: torch.device, dtype: torch.dtype) -> Any:

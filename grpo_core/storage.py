@@ -22,6 +22,7 @@ from grpo_core import faults
 from grpo_core.errors import UserError
 
 _CHUNK = 1 << 20
+_SCRATCH = ".tmp-"
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +129,14 @@ class Store:
             self.fs.rm(full, recursive=True)
             self.fs.invalidate_cache()
 
+    def sweep(self) -> None:
+        """Remove the scratch folders of writers that were killed. Only for whoever is the one writer now."""
+        if self.is_local:
+            for folder, names, _ in os.walk(self.root):
+                for name in [name for name in names if name.startswith(_SCRATCH)]:
+                    shutil.rmtree(os.path.join(folder, name))
+                    names.remove(name)
+
     @contextmanager
     def local_folder(self, relative: str) -> Iterator[Path]:
         """A local folder with the files of ``relative``: the folder itself, or a copy that is removed afterwards."""
@@ -148,7 +157,7 @@ class Store:
             if self.is_local:
                 parent = Path(self.path(relative))
                 parent.mkdir(parents=True, exist_ok=True)
-                scratch = Path(tempfile.mkdtemp(prefix=".tmp-", dir=parent))
+                scratch = Path(tempfile.mkdtemp(prefix=_SCRATCH, dir=parent))
             else:
                 scratch = Path(tempfile.mkdtemp(prefix="grpo-rounds-"))
             try:

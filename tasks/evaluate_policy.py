@@ -6,6 +6,7 @@ from typing import Any
 from prefect import task
 
 from grpo_core.artifacts import read_parquet
+from grpo_core.canary import check_canary
 from grpo_core.evaluation import evaluate
 from grpo_core.generation.open import open_engine
 from grpo_core.rewards.score import build_reward
@@ -40,6 +41,7 @@ def _compute(run: Run, round_number: int, writers: Writers, progress: Progress) 
         run.local_policy(round_number) as folder,
         open_engine(folder, config.model, config.generation) as engine,
     ):
+        check_canary(engine, folder)
         table, metrics = evaluate(
             engine,
             build_reward(config.reward),
@@ -63,6 +65,8 @@ STAGE = Stage(
         "prompts": input_digest(run, filter_prompts.FOLDER),
     },
     compute=_compute,
+    models=lambda n: [round_folder(n, "policy")],
+    needed=False,
 )
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from prefect import task
 
+from grpo_core.canary import CANARY_FILE
 from grpo_core.errors import UserError
 from grpo_core.models import load_tokenizer
 from grpo_core.prompts.filters import filter_prompts as filter_rows
@@ -24,7 +25,7 @@ def _inputs(run: Run, _: int) -> Mapping[str, str]:
     # The weights don't matter here: only what turns text into ids.
     return {
         "tokenizer": input_manifest(run, initial_policy.FOLDER).digest_of(
-            lambda name: not name.endswith(".safetensors")
+            lambda name: not name.endswith(".safetensors") and name != CANARY_FILE
         )
     }
 

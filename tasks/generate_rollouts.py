@@ -1,5 +1,6 @@
 """Stage: the policy of the round before answers each planned prompt G times, shard by shard."""
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -7,7 +8,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from prefect import task
 
+from grpo_core import interrupt
 from grpo_core.artifacts import read_parquet
+from grpo_core.canary import CANARY_FILE, check_canary
 from grpo_core.diagnostics import rollout_metrics
 from grpo_core.generation.engine import Completion, Engine, Request, SamplingParams, seeds_for
 from grpo_core.generation.open import open_engine
@@ -16,7 +19,7 @@ from tasks import filter_prompts
 from tasks.run import Run, round_folder
 from tasks.stage import TASK_OPTIONS, Stage, Writers, execute, input_digest
 
-STAGE_VERSION = 1
+STAGE_VERSION = 2
 
 
 def _inputs(run: Run, round_number: int) -> Mapping[str, str]:
@@ -36,8 +39,11 @@ def _compute(run: Run, round_number: int, writers: Writers, progress: Progress) 
     policy_digest = input_digest(run, round_folder(round_number - 1, "policy"))
     pending = {n: ids for n, ids in enumerate(shards) if not writer.has(shard_name(n))}
     done = total - config.group_size * sum(len(ids) for ids in pending.values())
-    if pending:
+    if pending or not writer.has(CANARY_FILE):
         with run.local_policy(round_number - 1) as folder, open_engine(folder, run.config.model, config) as engine:
+            probed = {"policy": policy_digest, "mean_difference": check_canary(engine, folder)}
+            if not writer.has(CANARY_FILE):
+                writer.write_json(CANARY_FILE, probed)
             for number, ids in pending.items():
                 requests = [
                     Request(
@@ -59,7 +65,10 @@ def _compute(run: Run, round_number: int, writers: Writers, progress: Progress) 
                 )
                 done += len(ids) * config.group_size
                 progress(done, total)
-    return rollout_metrics(writer.artifact.read_table(ROLLOUTS))
+                interrupt.safe_point()
+    probed = json.loads(run.store.read_bytes(writer.artifact.file(CANARY_FILE)))
+    metrics = rollout_metrics(writer.artifact.read_table(ROLLOUTS))
+    return metrics | {"canary_difference": probed["mean_difference"]}
 
 
 def shard_name(number: int) -> str:
@@ -117,6 +126,7 @@ STAGE = Stage(
     },
     inputs=_inputs,
     compute=_compute,
+    models=lambda n: [round_folder(n - 1, "policy")],
 )
 
 

@@ -10,7 +10,7 @@ from grpo_core.schemas import Progress
 from tasks.run import Run, round_folder
 from tasks.stage import TASK_OPTIONS, Stage, Writers, execute
 
-STAGE_VERSION = 1
+STAGE_VERSION = 2
 FOLDER = round_folder(0, "policy")
 
 

@@ -16,7 +16,7 @@ import filelock
 import yaml
 
 from grpo_core.artifacts import Artifact
-from grpo_core.config import RunConfig, changed_keys, parse_config, to_yaml
+from grpo_core.config import Change, RunConfig, changes, parse_config, to_yaml
 from grpo_core.errors import UserError
 from grpo_core.storage import Store
 
@@ -24,17 +24,7 @@ CONFIG = "config.yaml"
 IDENTITY = "run.json"
 LOCK = ".lock"
 HOLDER = ".lock-holder.json"
-
-# These may change while a run lives: no stage reads them, and gates only for what they decide from then on.
-FREE_KEYS = (
-    "rounds",
-    "tracking.",
-    "retention.",
-    "name",
-    "update.checkpoint_steps",
-    "update.direction_groups",
-    "gates.",
-)
+CHANGES = "config-changes.jsonl"
 
 
 @dataclass(frozen=True)
@@ -100,27 +90,36 @@ def open_run(uri: str) -> Run:
 def create_or_open(uri: str, config: RunConfig) -> tuple[Run, bool]:
     """The run of this config in a folder, made when the folder is empty; True when it is new.
 
+    A run that exists takes the config over: its stages then find by their fingerprints what has to be done again.
+
     Raises:
-        UserError: the folder belongs to another config (the keys are named), or holds something else.
+        UserError: the folder holds something else.
     """
     store = Store(uri)
     run = Run(store.uri, config)
-    if store.exists(CONFIG):
-        changed = [key for key in changed_keys(open_run(uri).config, config) if not key.startswith(FREE_KEYS)]
-        if changed:
-            raise UserError(
-                f"'{uri}' was made by another config ({', '.join(changed)} differ); use another --run-dir or set "
-                f"{'it' if len(changed) == 1 else 'them'} back to the values in {CONFIG}."
-            )
-        is_new = False
-    else:
+    is_new = not store.exists(CONFIG)
+    if is_new:
         _refuse_foreign(store)
-        is_new = True
         if not store.exists(IDENTITY):  # else a kill came between the two files
             identity = {"run_id": uuid.uuid4().hex, "created_at": time.time()}
             store.write_bytes(IDENTITY, (json.dumps(identity) + "\n").encode())
+    else:
+        _remember(store, changes(open_run(uri).config, config))
     store.write_bytes(CONFIG, to_yaml(config).encode())
     return run, is_new
+
+
+def config_changes(uri: str, config: RunConfig) -> list[Change]:
+    """What differs between a run's config and this one; nothing when there is no run yet."""
+    return changes(open_run(uri).config, config) if Store(uri).exists(CONFIG) else []
+
+
+def _remember(store: Store, found: list[Change]) -> None:
+    """A line for each time that the config changed: when, and every key with its old and new value."""
+    if found:
+        before = store.read_bytes(CHANGES) if store.exists(CHANGES) else b""
+        line = {"at": time.strftime("%Y-%m-%dT%H:%M:%S%z"), "changed": {c.key: [c.old, c.new] for c in found}}
+        store.write_bytes(CHANGES, before + (json.dumps(line) + "\n").encode())
 
 
 def _refuse_foreign(store: Store) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 import pyarrow as pa
 from prefect import task
 
+from grpo_core import interrupt
 from grpo_core.artifacts import read_parquet
 from grpo_core.diagnostics import length_by_verdict, reward_metrics
 from grpo_core.rewards.score import build_reward, reward_fingerprint
@@ -61,6 +62,7 @@ def _compute(run: Run, round_number: int, writers: Writers, progress: Progress) 
             ]
             writer.write_table(name, pa.Table.from_pylist(rows, schema=REWARDS))
         progress(number + 1, len(shards))
+        interrupt.safe_point()
     rewards = writer.artifact.read_table(REWARDS)
     return reward_metrics(rewards) | length_by_verdict(source.read_table(ROLLOUTS), rewards)
 

@@ -6,7 +6,7 @@ result whose artifact is gone is refreshed.
 """
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -52,6 +52,10 @@ class Stage:
         config: the part of the config that it reads.
         inputs: digests of the artifacts that it reads, by name.
         compute: does the work through one writer an artifact; returns metrics.
+        models: the model artifacts whose files it needs for that, not their digests alone; retention may have removed
+            them.
+        needed: False where nothing else reads what it leaves, so that old results stand rather than that retired models
+            are made again for their sake.
     """
 
     name: str
@@ -60,6 +64,12 @@ class Stage:
     config: Callable[[Run], Mapping[str, Any]]
     inputs: Callable[[Run, int], Mapping[str, str]]
     compute: Callable[[Run, int, Writers, Progress], Mapping[str, float]]
+    models: Callable[[int], Sequence[str]] = lambda _: ()
+    needed: bool = True
+
+    def possible(self, run: Run, round_number: int) -> bool:
+        """False when it isn't needed and a model that it would take has been retired."""
+        return self.needed or not any(run.artifact(folder).is_retired for folder in self.models(round_number))
 
     def fingerprint(self, run: Run, round_number: int) -> Fingerprint:
         """The key. Raises InputMissing when an artifact that it reads is not there."""
@@ -74,7 +84,10 @@ class Stage:
     def condition(self, run: Run, round_number: int, fingerprint: Fingerprint) -> Condition:
         """How the stage's artifacts stand, proven byte by byte; the first that is not done speaks for all."""
         conditions = [run.artifact(f).condition(fingerprint) for f in self.folders(round_number).values()]
-        return next((c for c in conditions if not c.done), conditions[-1])
+        found = next((c for c in conditions if not c.done), conditions[-1])
+        if not found.done and not self.possible(run, round_number):
+            return Condition("done", f"left as it is ({found.why}): retention removed the policy that it would take")
+        return found
 
 
 class InputMissing(LookupError):
@@ -102,10 +115,18 @@ CACHE_POLICY = CacheKeyFnPolicy(cache_key_fn=_cache_key)
 TASK_OPTIONS: dict[str, Any] = {"cache_policy": CACHE_POLICY, "persist_result": True, "result_serializer": "json"}
 
 
-def run_stage(task: Any, stage: Stage, run: Run, round_number: int) -> dict[str, Any]:
-    """Call a stage's Prefect task so that it runs, or shows as Cached, as the disk demands."""
+def run_stage(
+    task: Any, stage: Stage, run: Run, round_number: int, prepare: Callable[[Stage, Run, int], None]
+) -> dict[str, Any]:
+    """Call a stage's Prefect task so that it runs, or shows as Cached, as the disk demands.
+
+    Args:
+        prepare: called before a stage that has to run, to see to it that the models it takes lie on disk.
+    """
     fingerprint = stage.fingerprint(run, round_number)
     condition = stage.condition(run, round_number, fingerprint)
+    if not condition.done:
+        prepare(stage, run, round_number)
     if _listener:
         _listener.stage_started(stage.name, round_number, "" if condition.done else condition.why)
     began = time.monotonic()
@@ -139,6 +160,8 @@ def execute(stage: Stage, run: Run, round_number: int) -> dict[str, Any]:
             raise UserError(f"'{run.uri}/{missing}' is gone; run: grpo-rounds resume {run.uri}") from missing
         for writer in writers.values():
             writer.finish(metrics)
+    for folder in folders.values():
+        run.artifact(folder).remove_marks()
     manifests = {name: input_manifest(run, folder) for name, folder in folders.items()}
     last = list(manifests.values())[-1]
     return {"metrics": dict(last.metrics), "digests": {name: m.digest for name, m in manifests.items()}}

@@ -20,16 +20,18 @@ from tasks.checkpoints import UpdateCheckpoints
 from tasks.run import Run, round_folder
 from tasks.stage import TASK_OPTIONS, Stage, Writers, execute, input_digest
 
-STAGE_VERSION = 1
+STAGE_VERSION = 2
 
 
 def _config(run: Run) -> Mapping[str, Any]:
     config = run.config
+    length = {"generation.max_new_tokens": config.generation.max_new_tokens}
     return {
         "update": config.update.model_dump(mode="json", exclude={"checkpoint_steps", "direction_groups"}),
         "generation.temperature": config.generation.temperature,
         "model.dtype": config.model.dtype,
         "seed": config.seed,
+        **(length if config.update.aggregation == "constant" else {}),
     }
 
 
@@ -54,6 +56,11 @@ def _effective(config: UpdateConfig, factors: Factors) -> UpdateConfig:
             "kl_coef": config.kl_coef * factors.kl,
         }
     )
+
+
+def _models(round_number: int) -> list[str]:
+    kinds = ("policy", "trainer_state") if round_number > 1 else ("policy",)
+    return [round_folder(round_number - 1, kind) for kind in kinds]
 
 
 def training_rollouts(run: Run, round_number: int) -> list[TrainingRollout]:
@@ -101,6 +108,7 @@ def _compute(run: Run, round_number: int, writers: Writers, progress: Progress) 
         state,
         update,
         temperature=config.generation.temperature,
+        max_new_tokens=config.generation.max_new_tokens,
         seed=config.seed,
         round_number=round_number,
         autocast_dtype=None if dtype is torch.float32 else dtype,
@@ -123,6 +131,7 @@ STAGE = Stage(
     config=_config,
     inputs=_inputs,
     compute=_compute,
+    models=_models,
 )
 
 

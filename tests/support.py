@@ -1,10 +1,15 @@
-"""What tests import from each other: places, and the comparison of two runs."""
+"""What tests import from each other: places, a Prefect server, and the comparison of two runs."""
 
 import json
 import os
+import signal
+import socket
 import subprocess
 import sys
-from collections.abc import Sequence
+import time
+import urllib.request
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +33,87 @@ def digests(run: Path) -> dict[str, object]:
     return found
 
 
+def mlflow_record(run: Path) -> dict[str, Any]:
+    """What MLflow's store beside a run holds of it, without times and names of places.
+
+    By run name: params, tags, every point of every metric, dataset inputs, and artifacts by name.
+    """
+    from mlflow import MlflowClient
+
+    client = MlflowClient(f"sqlite:///{run.parent}/mlflow.db")
+    identity = json.loads((run / "run.json").read_text())["run_id"]
+    experiment = client.get_experiment_by_name("grpo-rounds")
+    assert experiment is not None
+    found: dict[str, Any] = {}
+    for mirrored in client.search_runs([experiment.experiment_id], max_results=1000):
+        tags = mirrored.data.tags
+        if identity != tags.get("grpo_rounds.run") and "mlflow.parentRunId" not in tags:
+            continue
+        run_id, name = mirrored.info.run_id, mirrored.info.run_name
+        assert name not in found, f"two runs are called {name}"
+        found[name] = {
+            "status": mirrored.info.status,
+            "params": dict(mirrored.data.params),
+            "tags": sorted(tag for tag in tags if not tag.startswith("mlflow.user")),
+            "metrics": {
+                key: sorted((point.step, point.value) for point in client.get_metric_history(run_id, key))
+                for key in mirrored.data.metrics
+            },
+            "inputs": sorted(item.dataset.digest for item in mirrored.inputs.dataset_inputs),
+            "artifacts": sorted(_artifacts(client, run_id, "")),
+        }
+    return found
+
+
+def _artifacts(client: Any, run_id: str, folder: str) -> Iterator[tuple[str, int | None]]:
+    for item in client.list_artifacts(run_id, folder or None):
+        if item.is_dir:
+            yield from _artifacts(client, run_id, item.path)
+        else:
+            # Pictures and tables hold wall-clock figures; tables of rollouts do not.
+            yield item.path, item.file_size if item.path.endswith(".parquet") else None
+
+
+@contextmanager
+def prefect_server(home: Path) -> Iterator[dict[str, str]]:
+    """A real Prefect server on loopback with its own database and result storage; yields the environment to use it."""
+    home.mkdir(parents=True, exist_ok=True)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    url = f"http://127.0.0.1:{port}/api"
+    environment = {
+        "PREFECT_HOME": str(home),
+        "PREFECT_API_URL": url,
+        "PREFECT_LOCAL_STORAGE_PATH": str(home / "results"),
+        "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+        "DO_NOT_TRACK": "true",
+    }
+    with (home / "server.log").open("w") as log:
+        server = subprocess.Popen(
+            [sys.executable, "-m", "prefect", "server", "start", "--host", "127.0.0.1", "--port", str(port)],
+            env=os.environ | environment,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+    try:
+        deadline = time.monotonic() + 120
+        while True:
+            try:
+                with urllib.request.urlopen(f"{url}/health", timeout=2):
+                    break
+            except OSError:
+                if server.poll() is not None or time.monotonic() > deadline:
+                    log_end = (home / "server.log").read_text()[-2000:]
+                    raise RuntimeError(f"the Prefect server did not start: {log_end}") from None
+                time.sleep(0.3)
+        yield environment
+    finally:
+        os.killpg(server.pid, signal.SIGTERM)
+        server.wait(timeout=30)
+
+
 QUERY = """
 import json, sys
 from prefect.client.orchestration import get_client
@@ -44,12 +130,12 @@ print(json.dumps({
 """
 
 
-def in_prefect(run: Path, prefect_server: dict[str, str]) -> dict[str, list[list[str]]]:
+def in_prefect(run: Path, environment: dict[str, str]) -> dict[str, list[list[str]]]:
     """Flow runs and task runs of a training run, as a real server tells them."""
     identity = json.loads((run / "run.json").read_text())["run_id"]
     told = subprocess.run(
         [sys.executable, "-c", QUERY, identity],
-        env=os.environ | prefect_server,
+        env=os.environ | environment,
         capture_output=True,
         text=True,
         check=True,

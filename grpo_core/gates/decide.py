@@ -54,8 +54,8 @@ class Decision:
             if found.action == "stop":
                 return GateStop(
                     f"Gate {found.gate} stopped the run before the update of round {self.round}: {found.reason}; all "
-                    f"before it is kept, and to go on train again with --set gates.actions.{found.gate}=warn or another "
-                    f"gates.{found.gate}."
+                    f"before it is kept, and --set gates.actions.{found.gate}=warn or another gates.{found.gate} lets "
+                    "the same command go on."
                 )
         return None
 

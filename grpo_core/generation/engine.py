@@ -62,6 +62,11 @@ class Engine(Protocol):
 
     name: str
     version: str
+    precision: str  # of the weights: "float32", "bfloat16", …
+
+    def probe(self, ids: Sequence[int]) -> list[float]:
+        """Logprob at temperature 1, in nats, of each id but the first after those before it."""
+        ...
 
     def generate(
         self, requests: Sequence[Request], sampling: SamplingParams, progress: Progress = no_progress

@@ -12,6 +12,7 @@ import torch
 import transformers
 from transformers.cache_utils import DynamicCache
 
+from grpo_core.canary import probe_logprobs
 from grpo_core.errors import UserError
 from grpo_core.generation.cache import spread
 from grpo_core.generation.engine import Completion, Request, SamplingParams
@@ -32,6 +33,11 @@ class TransformersEngine:
         self._model = model
         self._tokenizer = tokenizer
         self._eos = eos_ids(model, tokenizer)
+        self.precision = str(model.dtype).removeprefix("torch.")
+
+    def probe(self, ids: Sequence[int]) -> list[float]:
+        """See ``Engine.probe``."""
+        return probe_logprobs(self._model, ids)
 
     def generate(
         self, requests: Sequence[Request], sampling: SamplingParams, progress: Progress = no_progress

@@ -27,17 +27,20 @@ class TrainingRollout:
     in_loss: bool = True  # False: dead group or no reward
     truncated: bool = False  # finish_reason "length"
     ref_logprobs: npt.NDArray[np.float32] | None = None  # (tokens,) of the reference policy, same temperature
+    sampler_logprobs: npt.NDArray[np.float32] | None = None  # (tokens,) where old_logprobs are the trainer's
+    old_entropy: npt.NDArray[np.float32] | None = None  # (tokens,) nats, of the policy that generated
 
     def __post_init__(self) -> None:
         self.prompt_ids = np.asarray(self.prompt_ids, dtype=np.int64)
         self.completion_ids = np.asarray(self.completion_ids, dtype=np.int64)
-        self.old_logprobs = np.asarray(self.old_logprobs, dtype=np.float32)
-        if self.ref_logprobs is not None:
-            self.ref_logprobs = np.asarray(self.ref_logprobs, dtype=np.float32)
         if not self.prompt_ids.size or not self.completion_ids.size:
             raise ValueError(f"rollout of prompt '{self.prompt_id}' has no prompt token or no completion token")
-        for name, values in (("old_logprobs", self.old_logprobs), ("ref_logprobs", self.ref_logprobs)):
-            if values is not None and values.shape != self.completion_ids.shape:
+        for name in ("old_logprobs", "ref_logprobs", "sampler_logprobs", "old_entropy"):
+            if getattr(self, name) is None:
+                continue
+            values = np.asarray(getattr(self, name), dtype=np.float32)
+            setattr(self, name, values)
+            if values.shape != self.completion_ids.shape:
                 raise ValueError(
                     f"rollout of prompt '{self.prompt_id}': {name} {values.shape}, tokens {self.completion_ids.shape}"
                 )

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
-import numpy.typing as npt
 from safetensors.numpy import load_file, save_file
 
 from grpo_core.policy.batching import TrainingRollout
@@ -69,6 +68,9 @@ def save_place(
     references = [rollout.ref_logprobs for rollout in rollouts if rollout.ref_logprobs is not None]
     if references:
         recorded["reference"] = np.concatenate(references)
+    entropies = [rollout.old_entropy for rollout in rollouts if rollout.old_entropy is not None]
+    if entropies:
+        recorded["entropy"] = np.concatenate(entropies)
     save_file(recorded, folder / _LOGPROBS_FILE)
     told = {"form": asdict(place.form), "sums": [asdict(sums) for sums in place.sums]}
     (folder / _PLACE_FILE).write_text(json.dumps(told) + "\n", encoding="utf-8")  # a float's text is exact in JSON
@@ -85,8 +87,11 @@ def load_place(
     cuts = np.cumsum([len(rollout.completion_ids) for rollout in rollouts])[:-1]
     for rollout, logprobs in zip(rollouts, np.split(recorded["old"], cuts), strict=True):
         rollout.old_logprobs = logprobs
-    references: list[npt.NDArray[np.float32]] = np.split(recorded["reference"], cuts) if "reference" in recorded else []
-    for rollout, logprobs in zip(rollouts, references, strict=False):
-        rollout.ref_logprobs = logprobs
+    if "reference" in recorded:
+        for rollout, logprobs in zip(rollouts, np.split(recorded["reference"], cuts), strict=True):
+            rollout.ref_logprobs = logprobs
+    if "entropy" in recorded:
+        for rollout, entropy in zip(rollouts, np.split(recorded["entropy"], cuts), strict=True):
+            rollout.old_entropy = entropy
     told = json.loads((folder / _PLACE_FILE).read_text(encoding="utf-8"))
     return Place(LogprobForm(**told["form"]), [StepSums(**sums) for sums in told["sums"]])

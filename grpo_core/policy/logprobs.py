@@ -39,7 +39,7 @@ class Logprobs:
     """Flat over all completion tokens: groups in order, completions in order, tokens in order; shape (T,), float32."""
 
     logprobs: Tensor  # nats, at the temperature asked for
-    entropy: Tensor | None  # nats, of the distribution over the next token; without a gradient
+    entropy: Tensor | None  # nats, of the distribution over the next token
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +58,7 @@ def completion_logprobs(
     want_entropy: bool,
     *,
     form: LogprobForm,
+    entropy_gradient: bool = False,
 ) -> Logprobs:
     """Logprob of every completion token given its prompt and what stands before it, of logits / temperature.
 
@@ -68,6 +69,7 @@ def completion_logprobs(
         groups: the rows of one micro-batch; the caller keeps them within memory.
         temperature: the sampler's, > 0. The policy that generated is the tempered one, so it is the one trained.
         form: as ``inspect_model`` found it.
+        entropy_gradient: let gradients flow through the entropy, too.
 
     Raises:
         ValueError: a temperature of 0 or less.
@@ -81,10 +83,12 @@ def completion_logprobs(
         arguments["position_ids"] = inputs.position_ids
     if not form.chunked_head:
         logits = model(**arguments).logits.flatten(0, 1)
-        found = _from_logits(_pick(logits, inputs.places), inputs.targets, temperature, None, want_entropy)
+        picked = _pick(logits, inputs.places)
+        found = _from_logits(picked, inputs.targets, temperature, None, want_entropy, entropy_gradient)
     else:
         hidden = _pick(model.base_model(**arguments).last_hidden_state.flatten(0, 1), inputs.places)
-        found = _chunked(model, hidden, inputs.targets, temperature, form.softcap, want_entropy)
+        options = (temperature, form.softcap, want_entropy, entropy_gradient)
+        found = _chunked(model, hidden, inputs.targets, *options)
     return Logprobs(found[0], found[1] if want_entropy else None)
 
 
@@ -101,6 +105,7 @@ def _chunked(
     temperature: float,
     softcap: float | None,
     want_entropy: bool,
+    entropy_gradient: bool,
 ) -> tuple[Tensor, Tensor]:
     head = model.get_output_embeddings()
     size = max(1, CHUNK_LOGITS // model.config.get_text_config().vocab_size)
@@ -118,23 +123,35 @@ def _chunked(
                     temperature,
                     softcap,
                     want_entropy,
+                    entropy_gradient,
                     use_reentrant=False,
                     preserve_rng_state=False,
                 )
             )
         else:
-            found.append(_head(head, piece, target, temperature, softcap, want_entropy))
+            found.append(_head(head, piece, target, temperature, softcap, want_entropy, entropy_gradient))
     return torch.cat([logprobs for logprobs, _ in found]), torch.cat([entropy for _, entropy in found])
 
 
 def _head(
-    head: nn.Module, hidden: Tensor, targets: Tensor, temperature: float, softcap: float | None, want_entropy: bool
+    head: nn.Module,
+    hidden: Tensor,
+    targets: Tensor,
+    temperature: float,
+    softcap: float | None,
+    want_entropy: bool,
+    entropy_gradient: bool,
 ) -> tuple[Tensor, Tensor]:
-    return _from_logits(head(hidden), targets, temperature, softcap, want_entropy)
+    return _from_logits(head(hidden), targets, temperature, softcap, want_entropy, entropy_gradient)
 
 
 def _from_logits(
-    logits: Tensor, targets: Tensor, temperature: float, softcap: float | None, want_entropy: bool
+    logits: Tensor,
+    targets: Tensor,
+    temperature: float,
+    softcap: float | None,
+    want_entropy: bool,
+    entropy_gradient: bool,
 ) -> tuple[Tensor, Tensor]:
     """(T, V) logits and (T,) targets to (T,) logprobs and (T,) entropy (zeros when not wanted)."""
     logits = logits.float()
@@ -146,7 +163,7 @@ def _from_logits(
     logprobs = distribution.gather(-1, targets.unsqueeze(-1)).squeeze(-1)
     if not want_entropy:
         return logprobs, torch.zeros_like(logprobs)
-    with torch.no_grad():
+    with torch.set_grad_enabled(entropy_gradient and torch.is_grad_enabled()):
         entropy = -(distribution.exp() * distribution).sum(-1)
     return logprobs, entropy
 

@@ -2,20 +2,20 @@
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import Tensor
 
 from grpo_core.diagnostics.gradients import gradient_norms
 from grpo_core.policy.batching import Microbatch, TrainingRollout, microbatches, minibatches
 from grpo_core.policy.config import NonFiniteUpdate, UpdateConfig
 from grpo_core.policy.logprobs import LogprobForm, Logprobs, completion_logprobs
-from grpo_core.policy.losses import clipped_surrogate_sums
+from grpo_core.policy.losses import MAXIMA, LossInputs, LossSums, denominator, loss_sums
 from grpo_core.policy.optimizer import TrainerState, learning_rate_at, trainable_parameters
+from grpo_core.policy.segments import Segments
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -29,11 +29,20 @@ class Forward:
     temperature: float
     autocast_dtype: torch.dtype | None
 
-    def __call__(self, model: "PreTrainedModel", batch: Microbatch, want_entropy: bool) -> Logprobs:
+    def __call__(
+        self, model: "PreTrainedModel", batch: Microbatch, want_entropy: bool, entropy_gradient: bool = False
+    ) -> Logprobs:
         """Flat logprobs of a micro-batch; under autocast where a dtype is set."""
         enabled = self.autocast_dtype is not None
         with torch.autocast(model.device.type, dtype=self.autocast_dtype, enabled=enabled):
-            return completion_logprobs(model, batch.groups, self.temperature, want_entropy, form=self.form)
+            return completion_logprobs(
+                model,
+                batch.groups,
+                self.temperature,
+                want_entropy,
+                form=self.form,
+                entropy_gradient=entropy_gradient,
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,25 +55,45 @@ class PlannedStep:
 
     @property
     def tokens(self) -> int:
-        """Completion tokens of the whole step: the denominator of its loss."""
+        """Completion tokens of the whole step."""
         return sum(batch.tokens for batch in self.batches)
+
+    def denominator(self, config: UpdateConfig, max_new_tokens: int | None) -> int:
+        """What the sum of the whole step's losses is divided by."""
+        sequences = sum(len(batch.rollouts) for batch in self.batches)
+        return denominator(config, tokens=self.tokens, sequences=sequences, max_new_tokens=max_new_tokens)
+
+    def entropy_threshold(self, share: float) -> float:
+        """The entropy that this share of the step's tokens reach or exceed (arXiv 2506.01939); nats."""
+        rollouts = [rollout for batch in self.batches for rollout in batch.rollouts]
+        recorded = [rollout.old_entropy for rollout in rollouts if rollout.old_entropy is not None]
+        return float(np.quantile(np.concatenate(recorded), 1 - share))
 
 
 @dataclass(frozen=True, slots=True)
 class StepSums:
-    """What one step saw, as sums over its tokens (``ratio_max`` is a maximum)."""
+    """What one step saw: the fields of ``LossSums`` over all its micro-batches, and what is known of it once."""
 
     tokens: int
+    denominator: int  # of loss and policy_loss
     loss: float
     policy_loss: float
     kl: float
+    kl_old: float
+    entropy: float
     clipped_low: float
     clipped_high: float
-    entropy: float
+    clipped_dual: float
     ratio: float
+    ratio_squared: float
     ratio_max: float
-    drift: float  # |logprob - old logprob|
-    grad_norm: float  # of the step's mean loss, before clipping
+    drift: float
+    importance: float
+    importance_squared: float
+    importance_max: float
+    importance_outside: float
+    unselected: float
+    grad_norm: float  # of the step's loss, before clipping
     grad_norms: dict[str, float]  # the same by part of the model (diagnostics.gradients)
     learning_rate: float
 
@@ -88,14 +117,23 @@ def row_crossover(form: LogprobForm) -> float | None:
 
 
 def record_logprobs(
-    model: "PreTrainedModel", batches: Sequence[Microbatch], forward: Forward, tick: Callable[[], None]
-) -> Iterator[tuple[TrainingRollout, npt.NDArray[np.float32]]]:
-    """Each rollout with its logprobs under a model, without gradient; ``tick`` is called after each micro-batch."""
+    model: "PreTrainedModel",
+    batches: Sequence[Microbatch],
+    forward: Forward,
+    tick: Callable[[], None],
+    want_entropy: bool = False,
+) -> Iterator[tuple[TrainingRollout, npt.NDArray[np.float32], npt.NDArray[np.float32] | None]]:
+    """Each rollout with its logprobs and, if wanted, entropies under a model, without gradient.
+
+    ``tick`` is called after each micro-batch.
+    """
     for batch in batches:
         with torch.no_grad():
-            flat = forward(model, batch, want_entropy=False).logprobs.cpu().numpy()
+            found = forward(model, batch, want_entropy)
         cuts = np.cumsum([len(rollout.completion_ids) for rollout in batch.rollouts])[:-1]
-        yield from zip(batch.rollouts, np.split(flat, cuts), strict=True)
+        logprobs = np.split(found.logprobs.cpu().numpy(), cuts)
+        entropies = [None] * len(logprobs) if found.entropy is None else np.split(found.entropy.cpu().numpy(), cuts)
+        yield from zip(batch.rollouts, logprobs, entropies, strict=True)
         tick()
 
 
@@ -107,36 +145,34 @@ def run_step(
     config: UpdateConfig,
     forward: Forward,
     tick: Callable[[], None],
+    *,
+    round_number: int,
+    max_new_tokens: int | None,
 ) -> StepSums:
-    """Accumulate the gradient of the step's mean loss per token over its micro-batches, clip it, step.
+    """Accumulate the gradient of the step's loss over its micro-batches, clip it, step.
+
+    Args:
+        round_number: where the schedule of the clip widths stands.
+        max_new_tokens: of the sampler; None where the aggregation does not need it.
 
     Raises:
         NonFiniteUpdate: before parameters or state are changed.
     """
     parameters = trainable_parameters(model)
     optimizer.zero_grad(set_to_none=True)
-    totals = np.zeros(8, dtype=np.float64)
-    ratio_max = 0.0
+    divisor = step.denominator(config, max_new_tokens)
+    widths = config.clip_schedule.widths(config.clip_low, config.clip_high, round_number=round_number, step=state.step)
+    threshold = step.entropy_threshold(config.top_entropy) if config.top_entropy < 1 else None
+    names = [field.name for field in fields(LossSums)]
+    totals = dict.fromkeys(names, 0.0)
     for batch in step.batches:
-        found = forward(model, batch, want_entropy=True)
-        assert found.entropy is not None
-        old, reference, advantages = _flat(batch, config.kl_coef > 0, model.device)
-        sums = clipped_surrogate_sums(
-            found.logprobs,
-            old,
-            reference,
-            advantages,
-            clip_low=config.clip_low,
-            clip_high=config.clip_high,
-            kl_coef=config.kl_coef,
-        )
-        clipped = (sums.clipped_low, sums.clipped_high)
-        seen = (sums.loss.detach(), sums.policy_loss, sums.kl, *clipped, found.entropy.sum(), sums.ratio, sums.drift)
-        *values, largest = torch.stack([value.float() for value in (*seen, sums.ratio_max)]).tolist()
-        _require_finite(values[0], "loss", state, step)
-        totals += values
-        ratio_max = max(ratio_max, largest)
-        (sums.loss / step.tokens).backward()  # type: ignore[no-untyped-call]
+        found = forward(model, batch, want_entropy=True, entropy_gradient=config.entropy_coef > 0)
+        sums = loss_sums(_loss_inputs(batch, found, config, threshold), config, *widths)
+        values = torch.stack([getattr(sums, name).detach().float() for name in names]).tolist()
+        for name, value in zip(names, values, strict=True):
+            totals[name] = max(totals[name], value) if name in MAXIMA else totals[name] + value
+        _require_finite(totals["loss"], "loss", state, step)
+        (sums.loss / divisor).backward()  # type: ignore[no-untyped-call]
         tick()
     norms = gradient_norms(parameters)
     norm = float(torch.nn.utils.clip_grad_norm_(list(parameters.values()), config.max_grad_norm))
@@ -147,33 +183,34 @@ def run_step(
     optimizer.step()
     optimizer.zero_grad(set_to_none=True)
     state.step += 1
-    loss, policy_loss, kl, low, high, entropy, ratio, drift = totals.tolist()
     return StepSums(
-        tokens=step.tokens,
-        loss=loss,
-        policy_loss=policy_loss,
-        kl=kl,
-        clipped_low=low,
-        clipped_high=high,
-        entropy=entropy,
-        ratio=ratio,
-        ratio_max=ratio_max,
-        drift=drift,
-        grad_norm=norm,
-        grad_norms=norms,
-        learning_rate=rate,
+        tokens=step.tokens, denominator=divisor, grad_norm=norm, grad_norms=norms, learning_rate=rate, **totals
     )
 
 
-def _flat(batch: Microbatch, with_reference: bool, device: torch.device) -> tuple[Tensor, Tensor | None, Tensor]:
-    old = np.concatenate([rollout.old_logprobs for rollout in batch.rollouts])
+def _loss_inputs(batch: Microbatch, found: Logprobs, config: UpdateConfig, threshold: float | None) -> LossInputs:
+    device = found.logprobs.device
     lengths = [len(rollout.completion_ids) for rollout in batch.rollouts]
+
+    def flat(name: str) -> torch.Tensor | None:
+        values = [getattr(rollout, name) for rollout in batch.rollouts]
+        recorded = [value for value in values if value is not None]
+        return torch.from_numpy(np.concatenate(recorded)).to(device) if recorded else None
+
+    old, entropy = flat("old_logprobs"), flat("old_entropy")
+    assert old is not None
+    assert found.entropy is not None
     advantages = np.repeat([rollout.advantage for rollout in batch.rollouts], lengths).astype(np.float32)
-    reference = None
-    if with_reference:
-        recorded = [rollout.ref_logprobs for rollout in batch.rollouts if rollout.ref_logprobs is not None]
-        reference = torch.from_numpy(np.concatenate(recorded)).to(device)
-    return torch.from_numpy(old).to(device), reference, torch.from_numpy(advantages).to(device)
+    return LossInputs(
+        segments=Segments.of(torch.tensor(lengths, device=device)),
+        logprobs=found.logprobs,
+        old_logprobs=old,
+        advantages=torch.from_numpy(advantages).to(device),
+        entropy=found.entropy,
+        reference_logprobs=flat("ref_logprobs") if config.kl_coef > 0 else None,
+        sampler_logprobs=flat("sampler_logprobs"),
+        selected=None if threshold is None or entropy is None else entropy.double() >= threshold,
+    )
 
 
 def _require_finite(value: float, what: str, state: TrainerState, step: PlannedStep) -> None:

@@ -28,16 +28,21 @@ __all__ = ["NonFiniteUpdate", "TrainingRollout", "UpdateConfig", "UpdateMetrics"
 
 @dataclass(frozen=True, slots=True)
 class UpdateMetrics:
-    """Means over the completion tokens of all steps of a round, unless said otherwise; None: nothing was measured."""
+    """Means over the completion tokens of all steps of a round, unless said otherwise; None: nothing was measured.
+
+    ``loss`` and ``policy_loss`` are as aggregated. An effective sample size is (sum w)^2 / (n sum w^2), a share of 1.
+    """
 
     steps: int  # optimiser steps taken; 0 when no rollout was in the loss
     tokens: int  # completion tokens in the loss, summed over the steps
     loss: float | None = None
     policy_loss: float | None = None
-    kl: float | None = None  # k3 to the reference, nats; None without one
-    clip_ratio: float | None = None  # share of tokens held at either bound
+    kl: float | None = None  # k3 to the reference, nats, whatever estimator is trained on; None without one
+    kl_old: float | None = None  # k3 from the policy that generated, nats
+    clip_ratio: float | None = None  # share of tokens held at the lower or upper bound
     clip_ratio_low: float | None = None
     clip_ratio_high: float | None = None
+    clip_ratio_dual: float | None = None  # share held at dual_clip; None without it
     entropy: float | None = None  # of the policy in training, nats
     grad_norm: float | None = None  # mean over steps, before clipping; the same by part of the model:
     grad_norm_embeddings: float | None = None
@@ -48,7 +53,14 @@ class UpdateMetrics:
     learning_rate: float | None = None  # of the last step
     ratio_mean: float | None = None
     ratio_max: float | None = None  # the largest of any token
+    ratio_ess: float | None = None  # effective sample size
     sampler_logprob_drift: float | None = None  # |trainer - sampler| before any update, nats
+    sampler_kl: float | None = None  # k3 of KL(sampler || trainer) before any update, nats
+    importance_mean: float | None = None  # trainer over sampler, before truncation; None with the sampler's logprobs
+    importance_max: float | None = None
+    importance_ess: float | None = None
+    importance_outside: float | None = None  # share of tokens truncated or masked; None without a correction
+    entropy_masked: float | None = None  # share of tokens below the entropy threshold; None without one
     direction: float | None = None  # change of mean logprobs along the advantages' signs (diagnostics.direction), nats
     direction_weighted: float | None = None
     direction_good: float | None = None
@@ -69,6 +81,7 @@ def update_policy(
     temperature: float,
     seed: int,
     round_number: int,
+    max_new_tokens: int | None = None,
     autocast_dtype: "torch.dtype | None" = None,
     checkpoints: "Checkpoints | None" = None,
     progress: Progress = no_progress,
@@ -85,6 +98,7 @@ def update_policy(
             brings its ref_logprobs.
         rollouts: all of the round; rollouts of one prompt_id are a group.
         temperature: of the sampler.
+        max_new_tokens: of the sampler; needed by aggregation constant without a constant_length.
         autocast_dtype: bfloat16 on a GPU, None for float32 throughout.
         checkpoints: where an interrupted update left off and where this one may; None: it is done in one go.
         progress: hears of done and total micro-batches, passes without gradient included.
@@ -97,6 +111,7 @@ def update_policy(
     """
     from grpo_core.policy.checkpoint import Place, load_place, save_place
     from grpo_core.policy.form import inspect_model
+    from grpo_core.policy.kl import reward_penalties
     from grpo_core.policy.optimizer import build_optimizer, random_numbers
     from grpo_core.policy.step import Forward, plan_steps, record_logprobs, row_crossover, run_step
 
@@ -106,8 +121,11 @@ def update_policy(
     lacking = [r for r in kept if r.ref_logprobs is None] if config.kl_coef > 0 else []
     if lacking and reference is None:
         raise ValueError(f"kl_coef {config.kl_coef} needs a reference policy; give one or set update.kl_coef to 0")
-    recompute = kept if config.old_logprobs == "trainer" else []
-    sampler = [r.old_logprobs for r in kept]
+    trainers = config.old_logprobs == "trainer"
+    if trainers:
+        for rollout in kept:
+            rollout.sampler_logprobs = rollout.old_logprobs
+    recompute = kept if trainers or config.top_entropy < 1 else []
     model.eval()
     place: Place | None = None
     if checkpoints is not None:
@@ -139,50 +157,97 @@ def update_policy(
         if not sums:
             if reference is not None:
                 reference.eval()
-                for rollout, logprobs in record_logprobs(reference, to_record, forward, tick):
+                for rollout, logprobs, _ in record_logprobs(reference, to_record, forward, tick):
                     rollout.ref_logprobs = logprobs
-            for rollout, logprobs in record_logprobs(model, to_recompute, forward, tick):
-                rollout.old_logprobs = logprobs
+            selects = config.top_entropy < 1
+            for rollout, logprobs, entropy in record_logprobs(model, to_recompute, forward, tick, want_entropy=selects):
+                rollout.old_entropy = entropy
+                if trainers:
+                    rollout.old_logprobs = logprobs
+        if config.kl_in == "reward" and config.kl_coef > 0:
+            for rollout, penalty in zip(kept, reward_penalties(kept, config.kl_estimator), strict=True):
+                rollout.advantage = rollout.advantage - config.kl_coef * penalty
         optimizer = build_optimizer(model, optimizer_state, config)
         for step in steps[len(sums) :]:
-            sums.append(run_step(model, optimizer, optimizer_state, step, config, forward, tick))
+            done_step = run_step(
+                model,
+                optimizer,
+                optimizer_state,
+                step,
+                config,
+                forward,
+                tick,
+                round_number=round_number,
+                max_new_tokens=max_new_tokens,
+            )
+            sums.append(done_step)
             if checkpoints is not None and checkpoints.due(len(sums), len(steps)):
                 optimizer_state.take_random_numbers(model.device)
                 checkpoints.save(len(sums), lambda folder: save_place(folder, model, optimizer_state, kept, place))
             interrupt.safe_point()
-        compared = list(record_logprobs(model, to_compare, forward, tick))
+        compared = [(r, after) for r, after, _ in record_logprobs(model, to_compare, forward, tick)]
     direction = update_direction(
         [r.old_logprobs for r, _ in compared], [after for _, after in compared], [r.advantage for r, _ in compared]
     )
-    if recompute:
-        distances = [np.abs(r.old_logprobs - drawn) for r, drawn in zip(kept, sampler, strict=True)]
-        drift = float(np.concatenate(distances).mean(dtype=np.float64))
-    else:
-        drift = sums[0].drift / sums[0].tokens
-    return _summary(sums, config, drift, direction)
+    distance = _sampler_distance(kept) if trainers else _first_distance(sums[0])
+    return _summary(sums, config, *distance, direction)
+
+
+def _sampler_distance(rollouts: Sequence[TrainingRollout]) -> tuple[float, float]:
+    """Mean |trainer - sampler| and k3 of KL(sampler || trainer) over tokens."""
+    differences = [r.old_logprobs - r.sampler_logprobs for r in rollouts if r.sampler_logprobs is not None]
+    difference = np.concatenate(differences)
+    drift = float(np.abs(difference).mean(dtype=np.float64))
+    return drift, float((np.expm1(difference, dtype=np.float64) - difference).mean())
+
+
+def _first_distance(first: "StepSums") -> tuple[float, float]:
+    return first.drift / first.tokens, first.kl_old / first.tokens
 
 
 def _summary(
-    sums: "Sequence[StepSums]", config: UpdateConfig, drift: float, direction: Mapping[str, float]
+    sums: "Sequence[StepSums]",
+    config: UpdateConfig,
+    drift: float,
+    sampler_kl: float,
+    direction: Mapping[str, float],
 ) -> UpdateMetrics:
     tokens = sum(step.tokens for step in sums)
-    low = sum(step.clipped_low for step in sums) / tokens
-    high = sum(step.clipped_high for step in sums) / tokens
+    denominators = sum(step.denominator for step in sums)
+
+    def mean(name: str) -> float:
+        return float(sum(getattr(step, name) for step in sums) / tokens)
+
+    def effective(name: str) -> float:
+        squares = mean(f"{name}_squared")
+        return mean(name) ** 2 / squares if squares > 0 else 0.0
+
+    low, high = mean("clipped_low"), mean("clipped_high")
+    weighed = config.old_logprobs == "trainer"
     return UpdateMetrics(
         steps=len(sums),
         tokens=tokens,
-        loss=sum(step.loss for step in sums) / tokens,
-        policy_loss=sum(step.policy_loss for step in sums) / tokens,
-        kl=sum(step.kl for step in sums) / tokens if config.kl_coef > 0 else None,
+        loss=sum(step.loss for step in sums) / denominators,
+        policy_loss=sum(step.policy_loss for step in sums) / denominators,
+        kl=mean("kl") if config.kl_coef > 0 else None,
+        kl_old=mean("kl_old"),
         clip_ratio=low + high,
         clip_ratio_low=low,
         clip_ratio_high=high,
-        entropy=sum(step.entropy for step in sums) / tokens,
+        clip_ratio_dual=None if config.dual_clip is None else mean("clipped_dual"),
+        entropy=mean("entropy"),
         grad_norm=sum(step.grad_norm for step in sums) / len(sums),
         learning_rate=sums[-1].learning_rate,
-        ratio_mean=sum(step.ratio for step in sums) / tokens,
+        ratio_mean=mean("ratio"),
         ratio_max=max(step.ratio_max for step in sums),
+        ratio_ess=effective("ratio"),
         sampler_logprob_drift=drift,
+        sampler_kl=sampler_kl,
+        importance_mean=mean("importance") if weighed else None,
+        importance_max=max(step.importance_max for step in sums) if weighed else None,
+        importance_ess=effective("importance") if weighed else None,
+        importance_outside=None if config.importance.correction == "none" else mean("importance_outside"),
+        entropy_masked=mean("unselected") if config.top_entropy < 1 else None,
         **{f"grad_norm_{part}": sum(step.grad_norms[part] for step in sums) / len(sums) for part in sums[0].grad_norms},
         **direction,
     )

@@ -4,7 +4,7 @@ import pytest
 import yaml
 
 from flows.template import commented_config
-from grpo_core.config import RunConfig, changed_keys, load_config, to_yaml
+from grpo_core.config import Change, RunConfig, changes, load_config, to_yaml
 from grpo_core.errors import UserError
 
 CONFIGS = Path(__file__).parents[2] / "configs"
@@ -90,4 +90,4 @@ def test_commented_config_holds_every_key_at_its_default_with_a_comment():
 def test_changed_keys_are_named_by_their_dots():
     old = RunConfig()
     new = old.model_copy(update={"update": old.update.model_copy(update={"kl_coef": 0.1}), "seed": 3})
-    assert changed_keys(old, new) == ["seed", "update.kl_coef"]
+    assert changes(old, new) == [Change("seed", 0, 3), Change("update.kl_coef", 0.04, 0.1)]

@@ -93,7 +93,8 @@ def test_equal_policies_leave_equal_bytes_however_often_they_travel(saved, tmp_p
     )
     save_policy(*build_tiny(6), tmp_path / "c")
     assert [name for name, data in contents(tmp_path / "c").items() if data != contents(saved)[name]] == [
-        "model.safetensors"
+        "canary.json",
+        "model.safetensors",
     ]
 
 

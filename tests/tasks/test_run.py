@@ -1,3 +1,4 @@
+import json
 import os
 import pickle
 import signal
@@ -31,13 +32,16 @@ def test_more_rounds_and_another_tracking_store_are_the_same_run(tmp_path):
     assert open_run(uri).config.rounds == 5
 
 
-def test_another_config_is_refused_by_name_and_changes_nothing(tmp_path):
+def test_another_config_is_taken_over_and_its_changes_are_remembered(tmp_path):
     uri = str(tmp_path / "run")
     create_or_open(uri, RunConfig(seed=1))
-    before = (tmp_path / "run/config.yaml").read_bytes()
-    with pytest.raises(UserError, match=r"seed, update\.kl_coef differ"):
-        create_or_open(uri, RunConfig(seed=2, update={"kl_coef": 0.5}))
-    assert (tmp_path / "run/config.yaml").read_bytes() == before
+    create_or_open(uri, RunConfig(seed=1))
+    assert not (tmp_path / "run/config-changes.jsonl").exists()
+    create_or_open(uri, RunConfig(seed=2, update={"kl_coef": 0.5}))
+    create_or_open(uri, RunConfig(seed=3, update={"kl_coef": 0.5}))
+    assert open_run(uri).config.seed == 3
+    lines = [json.loads(line) for line in (tmp_path / "run/config-changes.jsonl").read_text().splitlines()]
+    assert [line["changed"] for line in lines] == [{"seed": [1, 2], "update.kl_coef": [0.04, 0.5]}, {"seed": [2, 3]}]
 
 
 def test_a_folder_of_something_else_is_left_alone(tmp_path):

@@ -85,6 +85,23 @@ def test_chunks_change_nothing(build: Any, monkeypatch: pytest.MonkeyPatch, chun
         torch.testing.assert_close(gradient, whole_gradients[name], atol=1e-4, rtol=1e-4)
 
 
+@pytest.mark.parametrize("chunk", [3, 1000])
+@pytest.mark.parametrize("form", [SHARED, OWN])
+def test_the_gradient_of_the_entropy(
+    build: Any, monkeypatch: pytest.MonkeyPatch, form: LogprobForm, chunk: int
+) -> None:
+    monkeypatch.setattr(module, "CHUNK_LOGITS", chunk * 64)
+    model = build()
+    plainly(model, 0.7)[1].sum().backward()
+    expected = {name: weight.grad.clone() for name, weight in model.named_parameters()}
+    model.zero_grad()
+    found = completion_logprobs(model, GROUPS, 0.7, want_entropy=True, form=form, entropy_gradient=True).entropy
+    assert found is not None
+    found.sum().backward()
+    for name, weight in model.named_parameters():
+        torch.testing.assert_close(weight.grad, expected[name], atol=1e-5, rtol=1e-4)
+
+
 def test_a_completion_neither_sees_its_neighbours_nor_the_padding(build: Any) -> None:
     model = build()
     with torch.no_grad():

@@ -1,0 +1,167 @@
+"""Trouble from outside: a full or read-only disk, servers that are gone, SIGTERM. One sentence, and resume works."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from launcher import Launcher
+from support import TINY, digests, in_prefect, mlflow_record, prefect_server
+
+as_root = pytest.mark.skipif(
+    os.geteuid() != 0 or subprocess.run(["mount", "--version"], capture_output=True).returncode != 0,
+    reason="mounting a small file system needs root",
+)
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A function that mounts a real tmpfs of so many KiB; skips where the machine does not let root mount."""
+    mounted = []
+
+    def mount(kib: int) -> Path:
+        folder = tmp_path / f"disk{kib}"
+        folder.mkdir()
+        done = subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={kib}k", "tmpfs", folder], capture_output=True)
+        if done.returncode:
+            pytest.skip(f"can't mount a tmpfs: {done.stderr.decode().strip()}")
+        mounted.append(folder)
+        return folder
+
+    yield mount
+    for folder in mounted:
+        subprocess.run(["umount", folder], check=True)
+
+
+def one_sentence(done: subprocess.CompletedProcess[str], *named: str) -> None:
+    assert done.returncode != 0
+    assert "Traceback" not in done.stdout + done.stderr
+    (sentence,) = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
+    for name in named:
+        assert name in sentence, sentence
+
+
+@as_root
+@pytest.mark.slow
+def test_a_full_disk_is_one_sentence_and_no_half_artifact_and_more_room_is_enough(command, finished_run, small_disk):
+    weights = (finished_run / "rounds/0001/policy/model.safetensors").stat().st_size // 1024
+    disk = small_disk(weights * 4)  # the starting policy and the checkpoints fit, the round's models do not
+    run = disk / "run"
+    store = {"MLFLOW_TRACKING_URI": f"sqlite:///{disk.parent}/mlflow.db"}
+    full = command("train", TINY, "--run-dir", run, **store)
+    one_sentence(full, "No space left on device", str(run))
+    for manifest in run.rglob("manifest.json"):
+        told = json.loads(manifest.read_bytes())
+        assert all((manifest.parent / name).stat().st_size == file["size"] for name, file in told["files"].items())
+    assert list(run.rglob(".tmp-*")) == []
+    subprocess.run(["mount", "-o", f"remount,size={weights * 40}k", disk], check=True)
+    assert command("resume", run, **store).returncode == 0
+    assert digests(run) == digests(finished_run)
+
+
+@as_root
+def test_a_read_only_folder_is_one_sentence(command, finished_run, small_disk):
+    disk = small_disk(65536)
+    shutil.copytree(finished_run, disk / "run")
+    subprocess.run(["mount", "-o", "remount,ro", disk], check=True)
+    one_sentence(command("resume", disk / "run"), str(disk / "run"), "can't be written")
+
+
+@pytest.mark.slow
+def test_mlflow_down_fails_no_stage_and_track_makes_up_for_it(command, finished_run, tmp_path):
+    run = tmp_path / "run"
+    down = {"MLFLOW_TRACKING_URI": "http://127.0.0.1:9", "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0"}
+    done = command("train", TINY, "--run-dir", run, **down)
+    assert done.returncode == 0, done.stderr
+    assert f"grpo-rounds track {run}" in done.stdout
+    assert digests(run) == digests(finished_run)
+    # The clock jumped back between the rounds: the record is none the worse for it.
+    manifest = run / "rounds/0002/policy/manifest.json"
+    told = json.loads(manifest.read_bytes())
+    manifest.write_text(json.dumps(told | {"finished_at": told["finished_at"] - 1e6}))
+    assert command("track", run).returncode == 0
+    assert mlflow_record(run) == mlflow_record(finished_run)
+
+
+@pytest.mark.slow
+def test_prefect_gone_in_the_middle_of_a_run_is_one_sentence_and_resume_works(command, finished_run, tmp_path):
+    run = tmp_path / "run"
+    with prefect_server(tmp_path / "prefect") as environment:
+        launcher = Launcher(environment | {"PREFECT_CLIENT_MAX_RETRIES": "1"})
+        pid = launcher.start("train", TINY, "--run-dir", run, folder=tmp_path, log=tmp_path / "log")
+        wait_for(run / "rounds/0001/plan.parquet")
+    status = launcher.wait(pid)
+    launcher.close()
+    complained = (tmp_path / "log.err").read_text()
+    one_sentence(subprocess.CompletedProcess([], status, "", complained), "Prefect", "go on with the same command")
+    assert command("resume", run).returncode == 0
+    assert digests(run) == digests(finished_run)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("moment", ["rounds/0001/rollouts/shard-00000.parquet", "rounds/0001/update_checkpoint"])
+def test_sigterm_is_obeyed_in_time_and_recorded(launcher, command, prefect_server, finished_run, tmp_path, moment):
+    run = tmp_path / "run"
+    pid = launcher.start("train", TINY, "--run-dir", run, folder=tmp_path, log=tmp_path / "log")
+    wait_for(run / moment)
+    os.kill(pid, signal.SIGTERM)
+    began = time.monotonic()
+    assert launcher.wait(pid) == 128 + signal.SIGTERM
+    assert time.monotonic() - began < 10  # the one promise about time: who asks a process to leave waits ten seconds
+    assert "stopped by SIGTERM" in (tmp_path / "log.err").read_text()
+    assert mlflow_record(run)["tiny"]["status"] == "KILLED"
+    assert not (run / "rounds/0001/evaluation").exists()
+    assert command("resume", run).returncode == 0
+    assert digests(run) == digests(finished_run)
+    assert mlflow_record(run) == mlflow_record(finished_run)
+    assert {state for _, state in in_prefect(run, prefect_server)["flows"]} == {"Crashed", "Completed"}
+
+
+def test_a_second_writer_is_told_who_holds_the_run(launcher, command, tmp_path):
+    run = tmp_path / "run"
+    pid = launcher.start("train", TINY, "--run-dir", run, folder=tmp_path, log=tmp_path / "log")
+    wait_for(run / "rounds/0000/policy/manifest.json")
+    one_sentence(command("train", TINY, "--run-dir", run), f"process {pid} on ", "since 20")
+    os.kill(pid, signal.SIGKILL)
+    assert launcher.wait(pid) == -signal.SIGKILL
+    assert command("status", run).returncode == 0
+    done = command("train", TINY, "--run-dir", run, "--rounds", "1")  # a holder that died blocks nobody
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.slow
+def test_the_temporary_prefect_server_dies_with_the_run_that_started_it(tmp_path):
+    environment = {name: value for name, value in os.environ.items() if name != "PREFECT_API_URL"}
+    environment |= {"PREFECT_HOME": str(tmp_path / "prefect")}
+    run = tmp_path / "run"
+    started = subprocess.Popen(
+        [Path(sys.executable).parent / "grpo-rounds", "train", TINY, "--run-dir", run],
+        env=environment,
+        stdout=subprocess.DEVNULL,
+    )
+    wait_for(run / "rounds/0000/policy/manifest.json")
+    (server,) = children(started.pid, "create_app")
+    started.kill()
+    started.wait()
+    deadline = time.monotonic() + 20
+    while Path(f"/proc/{server}").exists() and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert not Path(f"/proc/{server}").exists()
+
+
+def children(parent: int, word: str) -> list[int]:
+    import psutil
+
+    return [child.pid for child in psutil.Process(parent).children(recursive=True) if word in " ".join(child.cmdline())]
+
+
+def wait_for(path: Path) -> None:
+    deadline = time.monotonic() + 120
+    while not path.exists():
+        assert time.monotonic() < deadline, f"{path} never came"
+        time.sleep(0.02)
