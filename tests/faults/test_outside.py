@@ -139,11 +139,8 @@ def test_the_temporary_prefect_server_dies_with_the_run_that_started_it(tmp_path
     environment = {name: value for name, value in os.environ.items() if name != "PREFECT_API_URL"}
     environment |= {"PREFECT_HOME": str(tmp_path / "prefect")}
     run = tmp_path / "run"
-    started = subprocess.Popen(
-        [Path(sys.executable).parent / "grpo-rounds", "train", TINY, "--run-dir", run],
-        env=environment,
-        stdout=subprocess.DEVNULL,
-    )
+    program = Path(sys.executable).parent / "grpo-rounds"
+    started = subprocess.Popen([program, "train", TINY, "--run-dir", run], env=environment, stdout=subprocess.DEVNULL)
     wait_for(run / "rounds/0000/policy/manifest.json")
     (server,) = children(started.pid, "create_app")
     started.kill()
