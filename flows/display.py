@@ -39,6 +39,7 @@ STAGE_WORDS = {
     "generate_rollouts": "generating rollouts",
     "score_rewards": "scoring rewards",
     "compute_advantages": "computing advantages",
+    "apply_gates": "looking at the gates",
     "update_policy": "updating the policy",
     "evaluate_policy": "evaluating",
 }
@@ -107,6 +108,8 @@ class Display:
             headings = ["round", *columns, *(f"{name} s" for name, _ in SECONDS)]
             pairs = zip(headings, cells(self.summaries[-1]), strict=True)
             self.console.print("; ".join(f"{name} {value}" for name, value in pairs if value != "-"), soft_wrap=True)
+        for finding in self.summaries[-1]["findings"]:
+            self.console.print(f"round {number}: gate {escape(finding)}", style="yellow", soft_wrap=True)
 
     def stage_started(self, stage: str, round_number: int, why: str) -> None:
         words = STAGE_WORDS.get(stage, stage)

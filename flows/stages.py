@@ -6,6 +6,7 @@ from typing import Any
 
 from grpo_core.artifacts import Condition
 from tasks import (
+    apply_gates,
     compute_advantages,
     evaluate_policy,
     filter_prompts,
@@ -25,6 +26,7 @@ _ROUND = (
     (generate_rollouts.generate_rollouts, generate_rollouts.STAGE),
     (score_rewards.score_rewards, score_rewards.STAGE),
     (compute_advantages.compute_advantages, compute_advantages.STAGE),
+    (apply_gates.apply_gates, apply_gates.STAGE),
     (update_policy.update_policy, update_policy.STAGE),
 )
 

@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from grpo_core.advantages.config import AdvantageConfig
 from grpo_core.errors import UserError
 from grpo_core.evaluation import EvaluationConfig
+from grpo_core.gates.config import GatesConfig
 from grpo_core.generation.engine import GenerationConfig
 from grpo_core.models import ModelConfig
 from grpo_core.policy.config import UpdateConfig
@@ -61,6 +62,7 @@ class RunConfig(BaseModel):
     reward: RewardConfig = Field(default_factory=RewardConfig)
     advantage: AdvantageConfig = Field(default_factory=AdvantageConfig)
     update: UpdateConfig = Field(default_factory=UpdateConfig)
+    gates: GatesConfig = Field(default_factory=GatesConfig)
     evaluation: EvaluationConfig = Field(default_factory=EvaluationConfig)
     retention: RetentionConfig = Field(default_factory=RetentionConfig)
     tracking: TrackingConfig = Field(default_factory=TrackingConfig)
@@ -89,6 +91,16 @@ class RunConfig(BaseModel):
                 "generation.top_p and generation.top_k cut the distribution that the sampler's logprobs belong to; set "
                 "update.old_logprobs to trainer, or top_p to 1 and top_k to 0"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _there_is_a_kl_to_raise(self) -> "RunConfig":
+        for gate, action in self.gates.actions.items():
+            if action == "raise_kl" and self.update.kl_coef == 0:
+                raise ValueError(
+                    f"gates.actions.{gate} is raise_kl, but update.kl_coef is 0 and stays so however it is multiplied; "
+                    "choose another action or a kl_coef"
+                )
         return self
 
 

@@ -113,6 +113,14 @@ ADVANTAGES = pa.schema(
     ]
 )
 
+GROUPS = pa.schema(
+    [
+        _required("prompt_id", pa.string()),
+        pa.field("mean_reward", pa.float64()),  # over valid rewards, null when there is none
+        _required("tier", pa.string()),  # "solved", "mixed", "failed" or "unknown"
+    ]
+)
+
 EVALUATION = pa.schema(
     [
         _required("prompt_id", pa.string()),

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from grpo_core import interrupt
 from grpo_core.artifacts import ArtifactWriter, read_parquet
-from grpo_core.diagnostics import reward_metrics
+from grpo_core.diagnostics import length_by_verdict, reward_metrics
 from grpo_core.errors import UserError
 from grpo_core.rewards import monitor, smoothing
 from grpo_core.rewards.config import RewardConfig
@@ -84,7 +84,8 @@ def score_round(
         state = smoothing.advance(past, component_values(rewards, config), config.smoothing)
         files[smoothing.FILE] = smoothing.to_bytes(state)
     writer.write_folder(lambda folder: _write_all(folder, files))
-    return reward_metrics(rewards) | _monitor_metrics(rewards, completions, config)
+    lengths = length_by_verdict(source.read_table(ROLLOUTS), rewards)
+    return reward_metrics(rewards) | lengths | _monitor_metrics(rewards, completions, config)
 
 
 def component_values(rewards: pa.Table, config: RewardConfig) -> dict[str, "np.ndarray[Any, np.dtype[np.float64]]"]:

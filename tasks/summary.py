@@ -3,14 +3,19 @@
 import json
 from typing import Any
 
+from tasks.gate_record import gate_findings
 from tasks.run import Run, round_folder
 
-ARTIFACTS = ("rollouts", "rewards", "advantages", "policy", "evaluation")
+ARTIFACTS = ("rollouts", "rewards", "advantages", "gates", "policy", "evaluation")
 
 
 def round_summary(run: Run, round_number: int) -> dict[str, Any]:
-    """Metrics of a round by artifact, and seconds per artifact; artifacts that are not finished are left out."""
-    summary: dict[str, Any] = {"round": round_number, "seconds": {}}
+    """Metrics of a round by artifact, seconds per artifact, and what its gates found, in sentences.
+
+    Artifacts that are not finished are left out.
+    """
+    findings = gate_findings(run, round_number)
+    summary: dict[str, Any] = {"round": round_number, "seconds": {}, "findings": findings}
     for name in ARTIFACTS:
         artifact = run.artifact(round_folder(round_number, name))
         manifest = artifact.manifest()

@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 Status = Literal["RUNNING", "FINISHED", "FAILED", "KILLED"]
 
 SYNCED_TAG = "grpo_rounds.synced"  # digest of all that a round has on disk: equal means that nothing is to be done
+GATES_TAG = "grpo_rounds.gates"  # what the gates of a round found and did
+_LONGEST_TAG = 4000  # MLflow takes 5000 characters
 _TABLE_OF = ("rollouts", "rewards", "advantages")  # what the table of rollouts is made of
 _FORMAT = 1  # raised when the same round would be mirrored otherwise
 
@@ -150,6 +152,8 @@ class Tracker:
         for name in TABLES:
             self._upload(child, found, name)
         self._put_rollout_table(child, found)
+        if found.findings or GATES_TAG in child.tags:
+            child.set_tags({GATES_TAG: "; ".join(found.findings)[:_LONGEST_TAG]})
         child.set_status("FINISHED" if "policy" in found.manifests else "RUNNING", found.finished_ms)
         child.set_tags({SYNCED_TAG: digest})
 

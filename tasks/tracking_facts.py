@@ -5,12 +5,13 @@ import math
 import posixpath
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from grpo_core.artifacts import TIMINGS, Manifest, digest_json
 from grpo_core.config import RunConfig
 from grpo_core.rewards.monitor import trend
+from tasks.gate_record import gate_findings
 from tasks.run import Run, round_folder
 from tasks.summary import read_seconds
 
@@ -22,10 +23,11 @@ GROUPS = {
     "rollouts": "rollout",
     "rewards": "reward",
     "advantages": "advantage",
+    "gates": "gate",
     "policy": "update",
     "evaluation": "eval",
 }
-TABLES = ("plan.parquet", "rollouts", "rewards", "advantages", "evaluation")
+TABLES = ("plan.parquet", "rollouts", "rewards", "advantages", "gates", "evaluation")
 _LONGEST_PARAM = 500
 _TREND_EVALUATIONS = 5  # the window in which reward and held-out accuracy are compared
 
@@ -37,15 +39,14 @@ class RoundOnDisk:
     number: int
     manifests: dict[str, Manifest]
     seconds: dict[str, float]
-    trend: dict[str, float]  # the monitor's, over the last evaluations up to this one; empty without an evaluation
+    trend: Mapping[str, float] = field(default_factory=dict)  # the monitor's; empty without an evaluation
+    findings: tuple[str, ...] = ()  # of the gates, also where one stopped the round
 
     @property
     def digest(self) -> str:
         """The identity of everything here: equal means that nothing has happened since."""
-        parts: dict[str, Any] = {
-            n: [m.digest, m.finished_at, dict(m.metrics), self.seconds[n]] for n, m in self.manifests.items()
-        }
-        return digest_json(parts | ({"trend": self.trend} if self.trend else {}))
+        parts = {n: [m.digest, m.finished_at, dict(m.metrics), self.seconds[n]] for n, m in self.manifests.items()}
+        return digest_json([parts, dict(self.trend), self.findings])
 
     @property
     def started_ms(self) -> int:
@@ -72,7 +73,8 @@ def read_round(run: Run, number: int) -> RoundOnDisk:
         if manifest is not None:
             manifests[name] = manifest
             seconds[name] = read_seconds(run, artifact.file(artifact.prefix + TIMINGS))
-    return RoundOnDisk(number, manifests, seconds, _trend(run, number) if "evaluation" in manifests else {})
+    trend_here = _trend(run, number) if "evaluation" in manifests else {}
+    return RoundOnDisk(number, manifests, seconds, trend_here, tuple(gate_findings(run, number)))
 
 
 def _trend(run: Run, number: int) -> dict[str, float]:

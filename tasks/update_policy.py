@@ -7,12 +7,15 @@ import pyarrow.compute as pc
 import torch
 from prefect import task
 
+from grpo_core.gates import Factors
 from grpo_core.models import compute_dtype, load_policy, load_tokenizer, resolve_device, save_policy
 from grpo_core.policy.batching import TrainingRollout
+from grpo_core.policy.config import UpdateConfig
 from grpo_core.policy.optimizer import load_trainer_state, new_trainer_state, save_trainer_state
 from grpo_core.policy.update import update_policy as run_update
 from grpo_core.schemas import ADVANTAGES, ROLLOUTS, Progress
 from tasks import initial_policy
+from tasks.apply_gates import factors_digest, read_factors
 from tasks.checkpoints import UpdateCheckpoints
 from tasks.run import Run, round_folder
 from tasks.stage import TASK_OPTIONS, Stage, Writers, execute, input_digest
@@ -22,7 +25,7 @@ STAGE_VERSION = 2
 
 def _config(run: Run) -> Mapping[str, Any]:
     config = run.config
-    unread = {"checkpoint_steps"} if config.update.ppo.mixes else {"checkpoint_steps", "ppo"}
+    unread = {"checkpoint_steps", "direction_groups"} | (set() if config.update.ppo.mixes else {"ppo"})
     length = {"generation.max_new_tokens": config.generation.max_new_tokens}
     return {
         "update": config.update.model_dump(mode="json", exclude=unread),
@@ -39,10 +42,21 @@ def _inputs(run: Run, round_number: int) -> Mapping[str, str]:
         "advantages": input_digest(run, round_folder(round_number, "advantages")),
         "policy": input_digest(run, round_folder(round_number - 1, "policy")),
         "reference": input_digest(run, initial_policy.FOLDER),
+        "gates": factors_digest(run, round_number),
     }
     if round_number > 1:
         inputs["trainer_state"] = input_digest(run, round_folder(round_number - 1, "trainer_state"))
     return inputs
+
+
+def _effective(config: UpdateConfig, factors: Factors) -> UpdateConfig:
+    """The round's own settings: the config's, with what the gates made of them."""
+    return config.model_copy(
+        update={
+            "learning_rate": config.learning_rate * factors.learning_rate,
+            "kl_coef": config.kl_coef * factors.kl,
+        }
+    )
 
 
 def _models(round_number: int) -> list[str]:
@@ -80,6 +94,7 @@ def training_rollouts(run: Run, round_number: int) -> list[TrainingRollout]:
 
 def _compute(run: Run, round_number: int, writers: Writers, progress: Progress) -> Mapping[str, float]:
     config = run.config
+    update = _effective(config.update, read_factors(run, round_number))
     device = resolve_device(config.model)
     dtype = compute_dtype(config.model, device)
     with run.local_policy(round_number - 1) as folder:
@@ -98,7 +113,7 @@ def _compute(run: Run, round_number: int, writers: Writers, progress: Progress) 
         reference,
         training_rollouts(run, round_number),
         state,
-        config.update,
+        update,
         temperature=config.generation.temperature,
         max_new_tokens=config.generation.max_new_tokens,
         seed=config.seed,

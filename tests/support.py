@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,11 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 TINY = ROOT / "configs/tiny.yaml"
 DATA = ROOT.parent / "shared/data"
+
+
+def odd_bytes(samples: Sequence[Any]) -> list[float]:
+    """A reward by which the groups of a model that knows nothing have both kinds of rollout."""
+    return [float(sum(sample.response.encode()) % 2) for sample in samples]
 
 
 def digests(run: Path) -> dict[str, object]:

@@ -135,6 +135,12 @@ class UpdateConfig(BaseModel):
     checkpoint_steps: int = Field(
         10, ge=0, description="Optimiser steps between checkpoints inside a round's update; 0: none. Changes no result."
     )
+    direction_groups: int = Field(
+        16,
+        ge=0,
+        description="Groups whose logprobs are computed once more after the update, to see whether it went "
+        "where it should; 0: none. Changes no result.",
+    )
     tokens_per_microbatch: int = Field(
         8192, ge=1, description="Tokens, padding included, of one forward and backward pass; bounds the memory only."
     )

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from grpo_core.diagnostics.gradients import gradient_norms
 from grpo_core.policy.batching import Microbatch, TrainingRollout, microbatches, minibatches
 from grpo_core.policy.config import NonFiniteUpdate, UpdateConfig
 from grpo_core.policy.logprobs import LogprobForm, Logprobs, completion_logprobs
@@ -104,6 +105,7 @@ class StepSums:
     importance_outside: float
     unselected: float
     grad_norm: float  # of the step's loss, before clipping
+    grad_norms: dict[str, float]  # the same by part of the model (diagnostics.gradients)
     learning_rate: float
     value_loss: float  # 0 without a PPO part
 
@@ -182,7 +184,7 @@ def run_step(
     Raises:
         NonFiniteUpdate: before parameters or state are changed.
     """
-    parameters = list(trainable_parameters(model).values())
+    parameters = trainable_parameters(model)
     optimizer.zero_grad(set_to_none=True)
     whole = step.divisors(config, max_new_tokens)
     live = step.divisors(config, max_new_tokens, live_only=True)
@@ -212,7 +214,8 @@ def run_step(
         _require_finite(totals["loss"], "loss", state, step)
         (sums.loss / whole.loss).backward()  # type: ignore[no-untyped-call]
         tick()
-    norm = float(torch.nn.utils.clip_grad_norm_(parameters, config.max_grad_norm))
+    norms = gradient_norms(parameters)
+    norm = float(torch.nn.utils.clip_grad_norm_(list(parameters.values()), config.max_grad_norm))
     _require_finite(norm, "gradient norm", state, step)
     if mixture is not None:
         _require_finite(mixture.clip_gradient(config.max_grad_norm), "value head's gradient norm", state, step)
@@ -223,7 +226,9 @@ def run_step(
     optimizer.step()
     optimizer.zero_grad(set_to_none=True)
     state.step += 1
-    return StepSums(tokens=step.tokens, denominator=whole.loss, grad_norm=norm, learning_rate=rate, **totals)
+    return StepSums(
+        tokens=step.tokens, denominator=whole.loss, grad_norm=norm, grad_norms=norms, learning_rate=rate, **totals
+    )
 
 
 def _loss_inputs(batch: Microbatch, found: Logprobs, config: UpdateConfig, threshold: float | None) -> LossInputs:

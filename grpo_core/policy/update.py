@@ -3,13 +3,14 @@
 Cheap to import: torch loads inside ``update_policy``, because every config file needs ``UpdateConfig``.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from grpo_core import interrupt
+from grpo_core.diagnostics import choose_groups, update_direction
 from grpo_core.policy.batching import TrainingRollout, microbatches
 from grpo_core.policy.config import NonFiniteUpdate, UpdateConfig
 from grpo_core.schemas import Progress, no_progress
@@ -43,7 +44,12 @@ class UpdateMetrics:
     clip_ratio_high: float | None = None
     clip_ratio_dual: float | None = None  # share held at dual_clip; None without it
     entropy: float | None = None  # of the policy in training, nats
-    grad_norm: float | None = None  # mean over steps, before clipping
+    grad_norm: float | None = None  # mean over steps, before clipping; the same by part of the model:
+    grad_norm_embeddings: float | None = None
+    grad_norm_early: float | None = None
+    grad_norm_middle: float | None = None
+    grad_norm_late: float | None = None
+    grad_norm_head: float | None = None
     learning_rate: float | None = None  # of the last step
     ratio_mean: float | None = None
     ratio_max: float | None = None  # the largest of any token
@@ -55,6 +61,10 @@ class UpdateMetrics:
     importance_ess: float | None = None
     importance_outside: float | None = None  # share of tokens truncated or masked; None without a correction
     entropy_masked: float | None = None  # share of tokens below the entropy threshold; None without one
+    direction: float | None = None  # change of mean logprobs along the advantages' signs (diagnostics.direction), nats
+    direction_weighted: float | None = None
+    direction_good: float | None = None
+    direction_bad: float | None = None
     # None in a round without a PPO part:
     alpha: float | None = None  # GRPO's weight in loss, policy_loss and clip ratios
     value_loss: float | None = None
@@ -146,8 +156,14 @@ def update_policy(
         steps = plan_steps(kept, config, form, seed=seed, round_number=round_number)
         to_record = microbatches(lacking, config.tokens_per_microbatch, row_crossover(form))
         to_recompute = microbatches(recompute, config.tokens_per_microbatch, row_crossover(form))
-        total = len(to_record) + len(to_recompute) + sum(len(step.batches) for step in steps)
-        done = 0 if not sums else total - sum(len(step.batches) for step in steps[len(sums) :])
+        chosen = choose_groups(
+            (r.prompt_id for r in kept if r.in_loss), config.direction_groups, seed=seed, round_number=round_number
+        )
+        to_compare = microbatches(
+            [r for r in kept if r.in_loss and r.prompt_id in chosen], config.tokens_per_microbatch, row_crossover(form)
+        )
+        total = len(to_record) + len(to_recompute) + sum(len(step.batches) for step in steps) + len(to_compare)
+        done = 0 if not sums else total - sum(len(step.batches) for step in steps[len(sums) :]) - len(to_compare)
 
         def tick() -> None:
             nonlocal done
@@ -188,8 +204,14 @@ def update_policy(
             if checkpoints is not None and checkpoints.due(len(sums), len(steps)):
                 optimizer_state.take_random_numbers(model.device)
                 checkpoints.save(len(sums), lambda folder: save_place(folder, model, optimizer_state, kept, place))
-            interrupt.safe_point()
-    found = _summary(sums, config, *(_sampler_distance(kept) if trainers else _first_distance(sums[0])))
+            if len(sums) < len(steps):  # after the last one the files come next
+                interrupt.safe_point()
+        compared = [(r, seen.logprobs) for r, seen in record_logprobs(model, to_compare, forward, tick)]
+    direction = update_direction(
+        [r.old_logprobs for r, _ in compared], [after for _, after in compared], [r.advantage for r, _ in compared]
+    )
+    distance = _sampler_distance(kept) if trainers else _first_distance(sums[0])
+    found = _summary(sums, config, *distance, direction)
     if value_metrics is None:
         return found
     value_loss = sum(step.value_loss for step in sums) / found.tokens
@@ -208,7 +230,13 @@ def _first_distance(first: "StepSums") -> tuple[float, float]:
     return first.drift / first.tokens, first.kl_old / first.tokens
 
 
-def _summary(sums: "Sequence[StepSums]", config: UpdateConfig, drift: float, sampler_kl: float) -> UpdateMetrics:
+def _summary(
+    sums: "Sequence[StepSums]",
+    config: UpdateConfig,
+    drift: float,
+    sampler_kl: float,
+    direction: Mapping[str, float],
+) -> UpdateMetrics:
     tokens = sum(step.tokens for step in sums)
     denominators = sum(step.denominator for step in sums)
 
@@ -245,4 +273,6 @@ def _summary(sums: "Sequence[StepSums]", config: UpdateConfig, drift: float, sam
         importance_ess=effective("importance") if weighed else None,
         importance_outside=None if config.importance.correction == "none" else mean("importance_outside"),
         entropy_masked=mean("unselected") if config.top_entropy < 1 else None,
+        **{f"grad_norm_{part}": sum(step.grad_norms[part] for step in sums) / len(sums) for part in sums[0].grad_norms},
+        **direction,
     )

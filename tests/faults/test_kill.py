@@ -32,6 +32,8 @@ FAULTS = [
     "before-rename:rounds/0001/rewards/manifest.json",
     "after-rename:rounds/0001/advantages/shard-00000.parquet",
     "before-manifest:rounds/0001/advantages",
+    "after-rename:rounds/0001/gates/factors.json",
+    "before-manifest:rounds/0001/gates",
     "before-rename:rounds/0001/update_checkpoint/step-000001/*",
     "progress:update_policy:1@3",
     "after-rename:rounds/0001/update_checkpoint/step-000002/manifest.json",

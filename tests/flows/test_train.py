@@ -75,3 +75,23 @@ def test_another_seed_gives_another_run(command, finished_run, tmp_path):
     assert other.returncode == 0, other.stderr
     name = "rounds/0001/rollouts/manifest.json"
     assert digests(tmp_path / "run")[name] != digests(finished_run)[name]
+
+
+@pytest.mark.slow
+def test_a_gate_that_stops_ends_the_run_with_one_sentence_and_a_changed_action_goes_on(command, finished_run, tmp_path):
+    run = tmp_path / "run"
+    shutil.copytree(finished_run, run)
+    stop = ("--rounds", "3", "--set", "gates.actions.truncated=stop")
+    stopped = command("train", TINY, "--run-dir", run, *stop)
+    assert stopped.returncode == 2, stopped.stdout + stopped.stderr
+    assert len(stopped.stderr.strip().splitlines()) == 1
+    for part in ("Gate truncated", "round 3", "gates.truncated 0.5", "--set gates.actions.truncated=warn"):
+        assert part in stopped.stderr
+    assert not (run / "rounds/0003/policy").exists()
+    told = command("status", run, "--json")
+    assert json.loads(told.stdout)["rounds_done"] == 2
+    done = command("train", TINY, "--run-dir", run, "--rounds", "3")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "round 3: gate truncated (warn): share of rollouts cut off in round 3" in done.stdout
+    before = digests(finished_run)
+    assert {name: value for name, value in digests(run).items() if name in before} == before

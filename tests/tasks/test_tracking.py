@@ -637,3 +637,39 @@ def test_reward_up_while_held_out_accuracy_stands_still_is_a_metric_of_the_round
     write_evaluation(run, 2, 0.25)
     assert read_round(run, 3).trend["reward_up_heldout_flat"] == 1.0
     assert read_round(run, 3).digest != before
+
+
+# -- gates --
+
+
+def test_what_gates_did_is_a_tag_a_file_and_metrics_also_after_a_stop(run: Run) -> None:
+    def gates(number: int, action: str) -> None:
+        finding = {"gate": "kl", "action": action, "reason": "KL is 2, above gates.kl 1"}
+        text = json.dumps({"findings": [finding]}).encode()
+        writer = ArtifactWriter(
+            run.artifact(round_folder(number, "gates")), Fingerprint("apply_gates", number, 1, {}, {})
+        )
+        writer.write_folder(lambda folder: (folder / "gates.json").write_bytes(text) and None)
+        if action != "stop":
+            writer.finish({"learning_rate_factor": 0.5})
+
+    def round_run(number: int) -> Any:
+        client = MlflowClient(Tracker(run).place.uri)
+        experiment = client.get_experiment_by_name(run.config.tracking.experiment)
+        found = client.search_runs([experiment.experiment_id], f"tags.grpo_rounds.round = '{number}'")
+        return found[0]
+
+    tracker = Tracker(run)
+    gates(1, "lower_lr")
+    write_round(run, 3, ("plan.parquet", "rollouts"))
+    gates(3, "stop")
+    assert tracker.sync() is None
+    first = round_run(1)
+    assert first.data.tags["grpo_rounds.gates"] == "kl (lower_lr): KL is 2, above gates.kl 1"
+    assert first.data.metrics["gate/learning_rate_factor"] == 0.5
+    assert "gates/gates.json" in dict(files(MlflowClient(tracker.place.uri), first.info.run_id))
+    assert round_run(3).data.tags["grpo_rounds.gates"] == "kl (stop): KL is 2, above gates.kl 1"
+    assert "grpo_rounds.gates" not in round_run(2).data.tags
+    gates(3, "warn")
+    assert tracker.sync([3]) is None
+    assert round_run(3).data.tags["grpo_rounds.gates"] == "kl (warn): KL is 2, above gates.kl 1"

@@ -78,7 +78,7 @@ HAND = [
 @pytest.mark.parametrize("tokens_per_microbatch", [1, 9, 8192])
 def test_the_objective_by_hand_normalised_by_the_tokens_of_the_step(uniform: Any, tokens_per_microbatch: int) -> None:
     calls: list[tuple[int, int]] = []
-    config = UpdateConfig(tokens_per_microbatch=tokens_per_microbatch)
+    config = UpdateConfig(tokens_per_microbatch=tokens_per_microbatch, direction_groups=0)
     found, _ = update(uniform, None, HAND, config, progress=lambda done, total: calls.append((done, total)))
     assert found.steps == 1
     assert found.tokens == 10
