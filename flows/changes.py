@@ -27,11 +27,6 @@ def describe_changes(run_dir: str, config: RunConfig) -> list[str]:
     return lines
 
 
-def replaces_results(lines: list[str]) -> bool:
-    """Whether ``describe_changes`` found finished work that would be replaced."""
-    return any(line.startswith("runs again") for line in lines)
-
-
 def _stale_stages(run: Run) -> dict[tuple[str, str], list[int]]:
     stale: dict[tuple[str, str], list[int]] = defaultdict(list)
     for number in run.rounds_on_disk():

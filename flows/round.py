@@ -29,9 +29,17 @@ def bring_back_models(stage: Stage, run: Run, round_number: int) -> None:
     Only a stage that has to run asks for them: one of an old round whose files were harmed, say. On a CPU they get the
     same bytes; where they don't, the stages after find that by their fingerprints.
     """
-    for folder in stage.models(round_number):
-        if run.artifact(folder).is_retired:
-            number = round_number - 1
-            for lost in update_policy.STAGE.folders(number).values():
-                run.artifact(lost).forget()
-            run_stage(update_policy.update_policy, update_policy.STAGE, run, number, prepare=bring_back_models)
+    update = update_policy.STAGE
+    first, needed = round_number, stage.models(round_number)
+    while any(run.artifact(folder).is_retired for folder in needed):
+        first, needed = first - 1, update.models(first - 1)
+    for number in range(first, round_number):
+        for folder in update.folders(number).values():
+            run.artifact(folder).forget()
+        run_stage(update_policy.update_policy, update, run, number, prepare=_nothing_to_prepare)
+        for folder in update.models(number) if number > first else ():  # on the way only two rounds' models lie there
+            run.artifact(folder).retire()
+
+
+def _nothing_to_prepare(stage: Stage, run: Run, round_number: int) -> None:
+    """What it takes was made in the round before."""

@@ -3,6 +3,7 @@
 import time
 from pathlib import Path
 
+from prefect import tags
 from rich.console import Console
 from rich.markup import escape
 
@@ -10,9 +11,11 @@ from flows import train as train_module
 from flows.changes import describe_changes
 from flows.display import Display
 from flows.preflight import check_config
+from flows.recover import tag_of_folder
 from flows.stages import first_incomplete
 from grpo_core.config import RunConfig
 from grpo_core.errors import UserError
+from tasks import filter_prompts, initial_policy
 from tasks.evaluate_policy import STAGE as EVALUATE
 from tasks.run import Run, open_run, round_folder, single_writer
 from tasks.stage import execute, set_listener
@@ -30,7 +33,8 @@ def train_session(config: RunConfig, run_dir: str, out: Console) -> None:
         set_listener(display)
         train_module.set_on_round(display.round_complete)
         try:
-            train_module.train.with_options(flow_run_name=config.name)(config, run_dir)
+            with tags(tag_of_folder(run_dir)):
+                train_module.train.with_options(flow_run_name=config.name)(config, run_dir)
         finally:
             set_listener(None)
             train_module.set_on_round(None)
@@ -57,23 +61,27 @@ def evaluate_session(run_dir: str, round_number: int | None, as_json: bool, out:
     from flows.cli import echo_json, err
 
     run = open_run(run_dir)
-    finished = [n for n in run.rounds_on_disk() if run.artifact(round_folder(n, "policy")).manifest()]
+    rounds = [n for n in run.rounds_on_disk() if n <= run.config.rounds]
+    finished = [n for n in rounds if run.artifact(round_folder(n, "policy")).manifest()]
     if not finished:
         raise UserError(f"'{run_dir}' has no policy yet; run: grpo-rounds resume {run_dir}")
     number = finished[-1] if round_number is None else round_number
     if number not in finished:
         raise UserError(f"'{run_dir}' has no policy of round {number}; --round can be {finished[0]} to {finished[-1]}.")
-    condition = run.artifact(round_folder(number, "policy")).condition()
-    if not condition.done:
-        raise UserError(
-            f"The policy of round {number} is {condition.state} ({condition.why}); run: grpo-rounds resume {run_dir}"
-        )
-    with single_writer(run_dir), Display(out, run.config.rounds) as display:
-        set_listener(display)
-        display.stage_started(EVALUATE.name, number, "")
-        metrics = execute(EVALUATE, run, number)["metrics"]
-        set_listener(None)
-    if problem := Tracker(run).sync([number]):
+    for folder in (round_folder(number, "policy"), initial_policy.FOLDER, filter_prompts.FOLDER):
+        condition = run.artifact(folder).condition()
+        if not condition.done:
+            raise UserError(
+                f"'{run_dir}/{folder}' is {condition.state} ({condition.why}); run: grpo-rounds resume {run_dir}"
+            )
+    with single_writer(run_dir):
+        with run.local_policy(number), Display(out, run.config.rounds) as display:
+            set_listener(display)
+            display.stage_started(EVALUATE.name, number, "")
+            metrics = execute(EVALUATE, run, number)["metrics"]
+            set_listener(None)
+        problem = Tracker(run).sync([number])
+    if problem:
         err.print(escape(problem), soft_wrap=True)
     if as_json:
         echo_json({"round": number, **metrics})
@@ -86,9 +94,10 @@ def track_session(run_dir: str, out: Console) -> None:
     """Send the whole run folder to MLflow."""
     run = open_run(run_dir)
     tracker = Tracker(run)
-    tracker.sync()
-    if first_incomplete(run) > run.config.rounds:
-        tracker.set_status("FINISHED")
+    with single_writer(run_dir):  # a run that goes on keeps its own record up
+        tracker.sync()
+        if first_incomplete(run) > run.config.rounds:
+            tracker.set_status("FINISHED")
     if tracker.problem:
         raise UserError(tracker.problem)
     out.print(

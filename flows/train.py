@@ -7,11 +7,12 @@ from prefect import flow, tags
 from flows.children import end_server_with_us
 from flows.recover import claim_flow_run, tag_of
 from flows.round import run_round
-from flows.stages import first_incomplete, is_complete
+from flows.stages import first_incomplete
 from flows.stopping import no_more_haste, polite_stop
 from grpo_core import interrupt
 from grpo_core.config import RunConfig
 from grpo_core.errors import UserError
+from tasks import filter_prompts
 from tasks.retention import apply_retention
 from tasks.run import Run, create_or_open, discard_new, single_writer
 from tasks.tracking import Tracker
@@ -38,13 +39,13 @@ def train(config: RunConfig, run_dir: str) -> None:
     with single_writer(run_dir), polite_stop():
         run, is_new = create_or_open(run_dir, config)
         run.store.sweep()
-        claim_flow_run(run.identity)
+        claim_flow_run(run.identity, run_dir)
         end_server_with_us()
         try:
             with tags(tag_of(run.identity)):
                 _rounds(run, is_new)
         except UserError:
-            if is_new and not is_complete(run, 0):
+            if is_new and run.artifact(filter_prompts.FOLDER).manifest() is None:
                 discard_new(run)
             raise
 

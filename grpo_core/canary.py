@@ -66,6 +66,6 @@ def check_canary(engine: Engine, policy: Path) -> float:
         raise UserError(
             f"The engine does not generate with the weights that the trainer saved: the probe's logprobs differ by "
             f"{difference:g} nats on average, where {allowed:g} is allowed; nothing was generated. Run the same "
-            "command again; if that does not help, set generation.engine to transformers."
+            "command again; if that does not help, set model.dtype to float32, or install the versions that trained it."
         )
     return difference

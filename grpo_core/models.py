@@ -99,7 +99,12 @@ def save_policy(model: Any, tokenizer: Any, folder: Path) -> None:
     for how_it_was_loaded in ("is_local", "local_files_only", "gguf_file", "name_or_path"):
         tokenizer.init_kwargs.pop(how_it_was_loaded, None)
     model.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
+    try:
+        tokenizer.save_pretrained(folder)
+    except Exception as error:  # tokenizers has no type of its own for a disk that is full
+        if found := re.search(r"(.*) \(os error (\d+)\)", str(error)):
+            raise OSError(int(found[2]), found[1]) from error
+        raise
     save_canary(model, folder)
 
 

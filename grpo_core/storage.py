@@ -24,6 +24,7 @@ from grpo_core.errors import UserError
 
 _CHUNK = 1 << 20
 _SCRATCH = ".tmp-"
+LOCK = ".lock"  # lies in a folder that has one writer at a time
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +134,9 @@ class Store:
     def sweep(self) -> None:
         """Remove the scratch folders of writers that were killed. Only for whoever is the one writer now."""
         if self.is_local:
-            for folder, names, _ in os.walk(self.root):
+            for folder, names, files in os.walk(self.root):
+                if LOCK in files and folder != self.root:
+                    names.clear()  # has a writer of its own
                 for name in [name for name in names if name.startswith(_SCRATCH)]:
                     shutil.rmtree(os.path.join(folder, name))
                     names.remove(name)

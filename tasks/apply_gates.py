@@ -12,11 +12,12 @@ from typing import Any
 
 from prefect import task
 
-from grpo_core.artifacts import digest_json, read_parquet
+from grpo_core.artifacts import ArtifactWriter, digest_json, read_parquet
 from grpo_core.diagnostics import group_table, stability_metrics, tier_metrics
 from grpo_core.gates import Factors, Signals, collect, decide
 from grpo_core.schemas import GROUPS, REWARDS, Progress
 from tasks import filter_prompts
+from tasks.gate_record import gate_findings
 from tasks.run import Run, round_folder
 from tasks.stage import TASK_OPTIONS, InputMissing, Stage, Writers, execute, input_digest, input_manifest
 
@@ -67,6 +68,7 @@ def _signals(run: Run, round_number: int) -> Signals:
         rewards=_metrics(run, round_number, "rewards"),
         advantages=_metrics(run, round_number, "advantages"),
         accuracies=[accuracy for accuracy in accuracies if accuracy is not None],
+        is_news=_is_evaluated(run, round_number - 1),
         accuracy_margin=config.accuracy_margin,
     )
 
@@ -76,13 +78,27 @@ def _inputs(run: Run, round_number: int) -> Mapping[str, str]:
     inputs = {
         name: input_digest(run, round_folder(round_number, name)) for name in ("rollouts", "rewards", "advantages")
     }
-    if _is_evaluated(run, round_number - 1):
-        inputs["evaluation"] = input_digest(run, round_folder(round_number - 1, "evaluation"))
+    if evaluation := _evaluation_digest(run, round_number):
+        inputs["evaluation"] = evaluation
     if round_number > 1:
         inputs["update"] = digest_json(dict(_metrics(run, round_number - 1, "policy")))
         # Holds what all earlier rounds' gates saw.
         inputs["gates"] = input_digest(run, round_folder(round_number - 1, "gates"))
     return inputs
+
+
+def _evaluation_digest(run: Run, round_number: int) -> str | None:
+    """The identity of the evaluation before a round, if its gates count on it.
+
+    A round that was decided stays so: whether it counted on one changes neither with ``evaluation.every`` afterwards
+    nor when the evaluation was harmed and its policy is gone.
+    """
+    decided = run.artifact(round_folder(round_number, "gates")).manifest()
+    evaluation = run.artifact(round_folder(round_number - 1, "evaluation")).manifest()
+    if decided is not None:
+        before: str | None = decided.parts["inputs"].get("evaluation")
+        return before if before is None or evaluation is None else evaluation.digest
+    return evaluation.digest if evaluation and _is_evaluated(run, round_number - 1) else None
 
 
 def _last_visits(run: Run, round_number: int, wanted: set[str]) -> dict[str, Mapping[str, object]]:
@@ -101,24 +117,31 @@ def _last_visits(run: Run, round_number: int, wanted: set[str]) -> dict[str, Map
 
 def _compute(run: Run, round_number: int, writers: Writers, progress: Progress) -> Mapping[str, float]:
     writer = writers["gates"]
-    decision = decide(run.config.gates, _signals(run, round_number), read_factors(run, round_number - 1))
-
-    def write_decision(folder: Path) -> None:
-        (folder / FACTORS).write_text(json.dumps(asdict(decision.factors)) + "\n", encoding="utf-8")
-        (folder / RECORD).write_text(json.dumps(decision.as_dict(), indent=1) + "\n", encoding="utf-8")
-
-    writer.write_folder(write_decision)
-    if stop := decision.stop():
-        raise stop  # without a manifest the round is unfinished; the record lies there to be read
+    if not (writer.has(FACTORS) and writer.has(RECORD)):  # else what was decided by these inputs stays decided
+        _decide(run, round_number, writer)
+    factors = read_factors(run, round_number)
     groups = group_table(run.artifact(round_folder(round_number, "rewards")).read_table(REWARDS))
     writer.write_table(GROUPS_FILE, groups)
     return {
-        "learning_rate_factor": decision.factors.learning_rate,
-        "kl_factor": decision.factors.kl,
-        "findings": float(len(decision.findings)),
+        "learning_rate_factor": factors.learning_rate,
+        "kl_factor": factors.kl,
+        "findings": float(len(gate_findings(run, round_number))),
         **tier_metrics(groups),
         **stability_metrics(groups, _last_visits(run, round_number, set(groups["prompt_id"].to_pylist()))),
     }
+
+
+def _decide(run: Run, round_number: int, writer: ArtifactWriter) -> None:
+    """Write what the gates decide. Raises GateStop when one ends the run."""
+    decision = decide(run.config.gates, _signals(run, round_number), read_factors(run, round_number - 1))
+
+    def write(folder: Path) -> None:
+        (folder / FACTORS).write_text(json.dumps(asdict(decision.factors)) + "\n", encoding="utf-8")
+        (folder / RECORD).write_text(json.dumps(decision.as_dict(), indent=1) + "\n", encoding="utf-8")
+
+    writer.write_folder(write)
+    if stop := decision.stop():
+        raise stop  # without a manifest the round is unfinished; the record lies there to be read
 
 
 STAGE = Stage(

@@ -37,6 +37,9 @@ def best_round(run: Run, rounds: Iterable[int]) -> int:
     scored = []
     for number in rounds:
         manifest = run.artifact(round_folder(number, "evaluation")).manifest()
-        if manifest and "accuracy" in manifest.metrics:
+        policy = run.artifact(round_folder(number, "policy")).manifest()
+        if manifest is None or policy is None or manifest.parts["inputs"].get("policy") != policy.digest:
+            continue  # it measured another policy than the one that lies there
+        if "accuracy" in manifest.metrics:
             scored.append((manifest.metrics["accuracy"], number))
     return max(scored, default=(0.0, 0))[1]

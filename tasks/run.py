@@ -18,11 +18,10 @@ import yaml
 from grpo_core.artifacts import Artifact
 from grpo_core.config import Change, RunConfig, changes, parse_config, to_yaml
 from grpo_core.errors import UserError
-from grpo_core.storage import Store
+from grpo_core.storage import LOCK, Store
 
 CONFIG = "config.yaml"
 IDENTITY = "run.json"
-LOCK = ".lock"
 HOLDER = ".lock-holder.json"
 CHANGES = "config-changes.jsonl"
 
@@ -47,7 +46,13 @@ class Run:
     @cached_property
     def identity(self) -> str:
         """The run's own name for life, given when its folder was made; Prefect and MLflow find it by this."""
-        return str(json.loads(self.store.read_bytes(IDENTITY))["run_id"])
+        try:
+            return str(json.loads(self.store.read_bytes(IDENTITY))["run_id"])
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise UserError(
+                f"'{self.uri}/{IDENTITY}' can't be read; put it back, or remove it and run: grpo-rounds train, which "
+                "gives the run a new id and a new record in MLflow."
+            ) from error
 
     @contextlib.contextmanager
     def local_policy(self, round_number: int) -> Iterator[Path]:
@@ -97,13 +102,12 @@ def create_or_open(uri: str, config: RunConfig) -> tuple[Run, bool]:
     """
     store = Store(uri)
     run = Run(store.uri, config)
-    is_new = not store.exists(CONFIG)
-    if is_new:
-        _refuse_foreign(store)
-        if not store.exists(IDENTITY):  # else a kill came between the two files
-            identity = {"run_id": uuid.uuid4().hex, "created_at": time.time()}
-            store.write_bytes(IDENTITY, (json.dumps(identity) + "\n").encode())
-    else:
+    _refuse_foreign(store)
+    is_new = not store.exists(CONFIG) and not run.rounds_on_disk()
+    if not store.exists(IDENTITY):
+        identity = {"run_id": uuid.uuid4().hex, "created_at": time.time()}
+        store.write_bytes(IDENTITY, (json.dumps(identity) + "\n").encode())
+    if store.exists(CONFIG):
         _remember(store, changes(open_run(uri).config, config))
     store.write_bytes(CONFIG, to_yaml(config).encode())
     return run, is_new
@@ -123,7 +127,7 @@ def _remember(store: Store, found: list[Change]) -> None:
 
 
 def _refuse_foreign(store: Store) -> None:
-    if not store.exists(CONFIG) and set(store.files("")) - {IDENTITY}:
+    if not store.exists(CONFIG) and not store.exists(IDENTITY) and store.files(""):
         raise UserError(f"'{store.uri}' is not empty and holds no run; give --run-dir an empty or new folder.")
 
 

@@ -125,7 +125,10 @@ def run_stage(
     """
     fingerprint = stage.fingerprint(run, round_number)
     condition = stage.condition(run, round_number, fingerprint)
-    if not condition.done:
+    if condition.done:
+        for folder in stage.folders(round_number).values():
+            run.artifact(folder).remove_marks()
+    else:
         prepare(stage, run, round_number)
     if _listener:
         _listener.stage_started(stage.name, round_number, "" if condition.done else condition.why)
@@ -160,8 +163,7 @@ def execute(stage: Stage, run: Run, round_number: int) -> dict[str, Any]:
             raise UserError(f"'{run.uri}/{missing}' is gone; run: grpo-rounds resume {run.uri}") from missing
         for writer in writers.values():
             writer.finish(metrics)
-    for folder in folders.values():
-        run.artifact(folder).remove_marks()
-    manifests = {name: input_manifest(run, folder) for name, folder in folders.items()}
-    last = list(manifests.values())[-1]
-    return {"metrics": dict(last.metrics), "digests": {name: m.digest for name, m in manifests.items()}}
+    found = {name: run.artifact(folder).manifest() for name, folder in folders.items()}
+    manifests = {name: manifest for name, manifest in found.items() if manifest is not None}  # none if not possible
+    metrics = dict(list(manifests.values())[-1].metrics) if manifests else {}
+    return {"metrics": metrics, "digests": {name: m.digest for name, m in manifests.items()}}

@@ -85,6 +85,8 @@ def _trend(run: Run, number: int) -> dict[str, float]:
     accuracy: dict[int, float] = {}
     stderr = 0.0
     for earlier in range(number, -1, -1):
+        if earlier % run.config.evaluation.every:  # made by hand, or because the run was to end there: they come and go
+            continue
         metrics = _metrics(run, earlier, "evaluation")
         if "accuracy" in metrics:
             stderr = stderr if accuracy else metrics.get("accuracy_stderr", 0.0)

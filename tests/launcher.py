@@ -110,6 +110,7 @@ def _become(order: Mapping[str, Any]) -> None:
         os.dup2(os.open(name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), descriptor)
     os.chdir(order["folder"])
     os.environ.update(order["env"])
+    sys.path[:0] = order["env"].get("PYTHONPATH", "").split(os.pathsep) if "PYTHONPATH" in order["env"] else []
     sys.argv = order["argv"]
     code: Any = 0
     try:

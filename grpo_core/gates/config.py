@@ -68,4 +68,4 @@ class GatesConfig(BaseModel):
     accuracy_margin: _Share = Field(
         0.0, description="The held-out accuracy rises when it exceeds that of the evaluation before by more than this."
     )
-    window: int = Field(10, ge=1, description="Rounds, and evaluations, that a value is compared with.")
+    window: int = Field(10, ge=3, description="Rounds, and evaluations, that a value is compared with.")

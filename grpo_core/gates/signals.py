@@ -61,6 +61,7 @@ def collect(
     rewards: Metrics,
     advantages: Metrics,
     accuracies: Sequence[float],
+    is_news: bool = True,
     accuracy_margin: float,
 ) -> Signals:
     """Work out every gate's value.
@@ -71,6 +72,7 @@ def collect(
         last_updates: those of the rounds before this one, oldest first, as many as shall be compared.
         rollouts, rewards, advantages: metrics of this round.
         accuracies: held-out accuracies of earlier rounds, oldest first, as many as shall be compared.
+        is_news: whether the last of them came since the round before; a drop acts once, not until the next evaluation.
         accuracy_margin: see ``GatesConfig``.
     """
     last = last_updates[-1] if last_updates else {}
@@ -90,7 +92,7 @@ def collect(
         "zero_variance": advantages.get("zero_variance_share"),
         "truncated": rollouts.get("truncated_share"),
         "unchecked": _ratio(unchecked, count),
-        "accuracy_drop": max(accuracies) - accuracies[-1] if accuracies else None,
+        "accuracy_drop": max(accuracies) - accuracies[-1] if accuracies and is_news else None,
     }
     rises = accuracies[-1] - accuracies[-2] > accuracy_margin if len(accuracies) > 1 else None
     return Signals(

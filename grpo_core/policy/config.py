@@ -21,7 +21,9 @@ class ClipSchedule(BaseModel):
     high_start: float | None = Field(
         None, gt=0, allow_inf_nan=False, description="clip_high at the start; null: as at the end."
     )
-    over: int = Field(100, ge=1, description="How many rounds or optimiser steps the way takes.")
+    over: int = Field(
+        100, ge=1, description="How many rounds or optimiser steps the way takes; the one after them is at its end."
+    )
     unit: Literal["rounds", "steps"] = Field("rounds", description="rounds, or optimiser steps over all rounds.")
 
     def widths(self, low: float, high: float, *, round_number: int, step: int) -> tuple[float, float]:
@@ -139,7 +141,7 @@ class UpdateConfig(BaseModel):
         16,
         ge=0,
         description="Groups whose logprobs are computed once more after the update, to see whether it went "
-        "where it should; 0: none. Changes no result.",
+        "where it should; 0: none. Changes no update, but what gates.direction sees.",
     )
     tokens_per_microbatch: int = Field(
         8192, ge=1, description="Tokens, padding included, of one forward and backward pass; bounds the memory only."

@@ -125,7 +125,7 @@ def _tests(tests: object, mode: object) -> list[str] | list[StdinTest] | Finding
     if isinstance(tests, str) and tests.lstrip()[:1] == "[":
         tests = json.loads(tests)
     if isinstance(tests, str):
-        tests = [tests]
+        tests = [tests] if tests.strip() else []
     if not tests:
         return Finding(Verdict.MISSING, "there are no tests")
     if mode not in (None, "", "function", "stdin"):

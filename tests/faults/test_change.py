@@ -56,7 +56,14 @@ def test_models_that_retention_removed_are_made_again_where_a_harmed_round_needs
     assert done.returncode == 0, done.stdout + done.stderr
     assert digests(run) == whole
     # An evaluation that would be due now is not worth that: it stays away, and the run is whole.
-    done = command("train", TINY, "--run-dir", run, "--rounds", "4", *sets[:4], "--set", "evaluation.every=1")
+    new_home = {"PREFECT_LOCAL_STORAGE_PATH": str(tmp_path / "results")}  # no result of another run helps
+    every = ["--set", "evaluation.every=1"]
+    done = command("train", TINY, "--run-dir", run, "--rounds", "4", *sets[:4], *every, **new_home)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert (run / "rounds/0004/evaluation/manifest.json").exists()
     assert not (run / "rounds/0002/evaluation").exists()
+    refused = command("evaluate", run, "--round", "2")
+    assert refused.returncode == 2
+    assert "removed by retention" in refused.stderr
+    assert command("resume", run, "--rounds", "2", **new_home).returncode == 0
+    gates = {name: manifest for name, manifest in digests(run).items() if "gates" in name}
+    assert gates == {name: manifest for name, manifest in whole.items() if "gates" in name}

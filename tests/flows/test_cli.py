@@ -44,12 +44,6 @@ def test_bad_input_is_one_sentence_and_leaves_nothing(command, tmp_path, overrid
     assert sorted(p.name for p in tmp_path.iterdir()) == ["rows.jsonl"]
 
 
-def test_a_run_of_another_config_is_refused_and_untouched(command, finished_run):
-    before = (finished_run / "config.yaml").read_bytes()
-    refused(command("train", TINY, "--run-dir", finished_run, "--set", "update.kl_coef=0.5"), "update.kl_coef")
-    assert (finished_run / "config.yaml").read_bytes() == before
-
-
 @pytest.mark.parametrize("arguments", [["resume"], ["status"], ["evaluate"], ["track"]])
 def test_commands_on_a_folder_without_a_run(command, tmp_path, arguments):
     refused(command(*arguments, tmp_path), "holds no run")

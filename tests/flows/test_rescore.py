@@ -20,7 +20,7 @@ from tasks.stage import execute
 
 TEXTS = {
     1: {"a": ["so 42", "\\boxed{42}", "41", "no idea"]},
-    2: {"b": ["it is 42, not 41", "42", "42", "\\boxed{7}"]},
+    2: {"b": ["42 - 1 = 41", "42", "42", "\\boxed{7}"]},
     3: {"c": ["42", "1", "2", "3"]},
 }
 OWN = """

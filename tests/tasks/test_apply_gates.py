@@ -91,7 +91,7 @@ def test_done_again_it_decides_the_same_bytes_and_the_update_stays(folder, train
 
 
 def test_thresholds_changed_later_make_nothing_stale(folder):
-    run = open_tiny(folder, [*STOP, "gates.kl=0.001", "gates.window=2"])
+    run = open_tiny(folder, [*STOP, "gates.kl=0.001", "gates.window=4"])
     assert states(run, 1) == states(run, 2) == {"done"}
 
 

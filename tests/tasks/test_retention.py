@@ -8,7 +8,9 @@ from tasks.run import Run, create_or_open, round_folder
 
 
 def finish(run: Run, number: int, kind: str, **metrics: float) -> None:
-    fingerprint = Fingerprint(stage=kind, round=number, version=1, config={}, inputs={})
+    policy = run.artifact(round_folder(number, "policy")).manifest()
+    inputs = {"policy": policy.digest} if kind == "evaluation" and policy else {}
+    fingerprint = Fingerprint(stage=kind, round=number, version=1, config={}, inputs=inputs)
     writer = ArtifactWriter(run.artifact(round_folder(number, kind)), fingerprint)
     writer.write_folder(lambda folder: (folder / "model.safetensors").write_bytes(bytes([number])) and None)
     writer.finish(metrics)
@@ -39,6 +41,14 @@ def test_the_first_the_best_and_the_newest_stay(run):
     assert run.artifact(round_folder(1, "policy")).condition().done  # still known by its digests
     with pytest.raises(UserError, match=r"retention\.policies"), run.local_policy(1):
         pass
+
+
+def test_an_evaluation_of_another_policy_makes_none_the_best(run):
+    artifact = run.artifact(round_folder(2, "policy"))
+    writer = ArtifactWriter(artifact, Fingerprint(stage="policy", round=2, version=1, config={}, inputs={"x": "other"}))
+    writer.write_folder(lambda folder: (folder / "model.safetensors").write_bytes(b"trained anew") and None)
+    writer.finish({})
+    assert best_round(run, range(6)) == 4
 
 
 def test_a_second_time_retires_nothing_more(run):

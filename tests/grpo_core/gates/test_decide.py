@@ -200,3 +200,8 @@ def test_thresholds_and_actions_can_be_set_on_the_command_line(tmp_path):
     assert (config.kl, config.truncated) == (0.25, None)
     with pytest.raises(UserError, match=r"gates\.actions"):
         load_config(tmp_path / "mine.yaml", ["gates.actions.nothing=warn"])
+
+
+def test_a_drop_acts_once_and_not_again_until_the_next_evaluation() -> None:
+    assert first_round(accuracies=[0.9, 0.5]).values == {"accuracy_drop": 0.4}
+    assert first_round(accuracies=[0.9, 0.5], is_news=False).values == {}

@@ -147,7 +147,7 @@ def test_the_importance_is_the_trainers_probability_over_the_samplers(uniform: A
 def test_top_entropy_takes_one_more_pass_before_the_first_step(build: Any, rollouts_of: Any, old_logprobs: str) -> None:
     model, passes = build(), []
     model.model.register_forward_hook(lambda *_: passes.append(torch.is_grad_enabled()))
-    config = UpdateConfig(kl_coef=0, top_entropy=0.2, old_logprobs=old_logprobs, epochs=2)
+    config = UpdateConfig(kl_coef=0, top_entropy=0.2, old_logprobs=old_logprobs, epochs=2, direction_groups=0)
     found, _ = update(model, None, rollouts_of(), config)
     assert passes[-3:] == [False, True, True]  # what comes before tries the model's form
     assert found.entropy_masked == pytest.approx(0.8, abs=0.01)

@@ -108,7 +108,8 @@ def judge_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
         pad_token_id=tokenizer.pad_token_id,
         num_labels=2,
     )
-    save_policy(LlamaForSequenceClassification(config), tokenizer, folder)
+    LlamaForSequenceClassification(config).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
     return folder
 
 
