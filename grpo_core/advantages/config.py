@@ -31,12 +31,13 @@ READS: dict[Estimator, tuple[str, ...]] = {
     "opo": (),
     "maxrl": (),
     "rank": ("rank_form",),
-    "tiers": ("rank_form", "tier_schedule"),
-    "adaptive_tiers": ("rank_form", "tier_schedule", "prior_decay", "prior_range", "prior_bins"),
+    "tiers": ("rank_form", "tier_schedule", "tier_labels"),
+    "adaptive_tiers": ("rank_form", "tier_schedule", "tier_labels", "prior_decay", "prior_range", "prior_bins"),
 }
 """The options that each estimator reads; a stage's fingerprint holds these and no others."""
 
 _Finite = Annotated[float, Field(allow_inf_nan=False)]
+_Label = tuple[_Finite, Annotated[int, Field(ge=0)]]
 _Change = tuple[Annotated[int, Field(ge=1)], Annotated[int, Field(ge=2, le=100)]]
 
 
@@ -62,6 +63,11 @@ class AdvantageConfig(BaseModel):
     )
     tier_schedule: tuple[_Change, ...] = Field(
         ((1, 3),), description="tiers: pairs of a round and the number of tiers from it on; the first is round 1."
+    )
+    tier_labels: tuple[_Label, ...] = Field(
+        (),
+        description="tiers: what people say of rollouts that they looked at, as pairs of its reward and its tier, 0 at the "
+        "bottom; boundaries move as little as needed to agree.",
     )
     prior_decay: float = Field(
         0.9, ge=0, lt=1, allow_inf_nan=False, description="adaptive_tiers: what a round leaves of the prior before it."

@@ -22,7 +22,7 @@ from grpo_core.advantages.relative import (
     mean_normalised,
     whitened,
 )
-from grpo_core.advantages.tiers import round_boundaries, tier_ranks
+from grpo_core.advantages.tiers import move_boundaries, round_boundaries, tier_ranks
 from grpo_core.errors import UserError
 
 
@@ -88,6 +88,9 @@ def _tiers(groups: Groups, config: AdvantageConfig, round_number: int, prior: Pr
         boundaries = prior_boundaries(after, count)
     else:
         after, boundaries = None, round_boundaries(groups.reward, count)
+    labels = [(reward, tier) for reward, tier in config.tier_labels if tier < count]  # fewer tiers: no such tier yet
+    if labels:
+        boundaries = move_boundaries(boundaries, *zip(*labels, strict=True))
     found = tier_ranks(groups.reward, boundaries, config.rank_form)
     statistics = with_statistics(groups, found.advantage, found.in_loss, config.ddof)
     return Estimate(replace(statistics, rank=found.rank, tier=found.tier), boundaries, after)

@@ -4,7 +4,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
+from grpo_core.advantages.config import AdvantageConfig
+from grpo_core.advantages.estimate import Batch, estimate
 from grpo_core.advantages.grouping import group_rewards
 from grpo_core.advantages.rank import group_ranks, shared_ranks
 from grpo_core.advantages.tiers import move_boundaries, round_boundaries, tier_ranks
@@ -163,3 +166,15 @@ def test_labels_that_make_no_sense_are_refused() -> None:
         moved([0.5], [NAN], [0])
     with pytest.raises(ValueError, match="outside 0 to 1"):
         moved([0.5], [0.1], [2])
+
+
+def test_labels_in_the_config_move_the_boundaries_of_a_round() -> None:
+    rewards = np.array([0.0, 0.2, 0.4, 0.6, 0.8, 1.0])
+    batch = Batch(rewards, np.arange(6), np.zeros(6, dtype=int))
+    plain = estimate(batch, AdvantageConfig(estimator="tiers"))
+    assert plain.advantages.tier.tolist() == [0, 0, 1, 1, 2, 2]
+    # 0.6 belongs on top, says a person; the label of a fourth tier waits for one.
+    config = AdvantageConfig(estimator="tiers", tier_labels=((0.6, 2), (0.1, 3)))
+    assert estimate(batch, config).advantages.tier.tolist() == [0, 0, 1, 2, 2, 2]
+    with pytest.raises(ValidationError, match="does not read it"):
+        AdvantageConfig(estimator="rank", tier_labels=((0.6, 2),))
