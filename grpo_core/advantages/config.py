@@ -66,8 +66,8 @@ class AdvantageConfig(BaseModel):
     )
     tier_labels: tuple[_Label, ...] = Field(
         (),
-        description="tiers: what people say of rollouts that they looked at, as pairs of its reward and its tier, 0 at the "
-        "bottom; boundaries move as little as needed to agree.",
+        description="tiers: what people say of rollouts that they looked at, as pairs of a reward and its tier, 0 the "
+        "lowest; boundaries move as little as needed to agree.",
     )
     prior_decay: float = Field(
         0.9, ge=0, lt=1, allow_inf_nan=False, description="adaptive_tiers: what a round leaves of the prior before it."
