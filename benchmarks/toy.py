@@ -42,6 +42,7 @@ class Recipe:
 
 TRAINERS: dict[str, Any] = {"old_logprobs": "trainer"}
 DAPO: dict[str, Any] = {"clip_high": 0.28, "mask_truncated": True}
+VALUES: dict[str, Any] = {"value_learning_rate": 5e-3}  # the policy's: values that lag favour early ends
 GSPO: dict[str, Any] = {"aggregation": "sequence", "clip_low": 3e-4, "clip_high": 4e-4}
 
 ADVANTAGES: dict[str, Recipe] = {
@@ -79,8 +80,8 @@ LOSSES: dict[str, Recipe] = {
         "KL in reward": {"kl_coef": 0.04, "kl_estimator": "k1", "kl_in": "reward"},
         "KL of V3.2": {"kl_coef": 0.04, "kl_bias_correction": True},
         "entropy bonus": {"entropy_coef": 0.01},
-        "mixed 0.3 to 0.8": {"ppo": {"alpha_start": 0.3, "alpha_end": 0.8, "alpha_rounds": ROUNDS}},
-        "PPO": {"ppo": {"alpha_start": 0, "alpha_end": 0}},
+        "mixed 0.3 to 0.8": {"ppo": VALUES | {"alpha_start": 0.3, "alpha_end": 0.8, "alpha_rounds": ROUNDS}},
+        "PPO": {"ppo": VALUES | {"alpha_start": 0, "alpha_end": 0}},
     }.items()
 } | {
     name: Recipe(update=update, sampler="late")
