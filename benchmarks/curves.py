@@ -40,7 +40,7 @@ def main(
     ):
         found = _train_all(recipes, rounds, title)
         console.print(_table(title, found), soft_wrap=True)
-        _draw(found, f"Mean reward by round, one panel an {title}".replace("an loss", "a loss"), folder / name)
+        _draw(found, recipes, folder / name)
 
 
 def _train_all(recipes: Mapping[str, Recipe], rounds: int, title: str) -> dict[str, list[Learned]]:
@@ -70,20 +70,23 @@ def _table(title: str, found: Mapping[str, list[Learned]]) -> Table:
     return table
 
 
-def _draw(found: Mapping[str, list[Learned]], title: str, path: Path) -> None:
-    """Small multiples: the mean over seeds with the band from least to greatest, over the first recipe's mean."""
+def _draw(found: Mapping[str, list[Learned]], recipes: Mapping[str, Recipe], path: Path) -> None:
+    """Small multiples: the mean over seeds with the band from least to greatest.
+
+    Behind it, dashed, the mean of the first recipe that has the same sampler.
+    """
     lines = -(-len(found) // COLUMNS)
     figure = Figure(figsize=(9, 0.7 + 1.55 * lines), dpi=100, layout="constrained")
     FigureCanvasAgg(figure)
     panels = figure.subplots(lines, COLUMNS, sharex=True, sharey=True, squeeze=False)
-    first = next(iter(found))
-    compared = np.mean([run.curve for run in found[first]], axis=0)
+    compared = {recipe.sampler: name for name, recipe in reversed(recipes.items())}
     for axes in panels.flat[len(found) :]:
         axes.set_axis_off()
     for axes, (name, runs) in zip(panels.flat, found.items(), strict=False):
         curves = np.array([run.curve for run in runs])
         rounds = np.arange(1, curves.shape[1] + 1)
-        axes.plot(rounds, compared, color=GREY, linewidth=1, linestyle="--")
+        base = np.mean([run.curve for run in found[compared[recipes[name].sampler]]], axis=0)
+        axes.plot(rounds, base, color=GREY, linewidth=1, linestyle="--")
         axes.fill_between(rounds, curves.min(axis=0), curves.max(axis=0), color=BLUE, alpha=0.2, linewidth=0)
         axes.plot(rounds, curves.mean(axis=0), color=BLUE, linewidth=1.8)
         axes.set_title(name, fontsize=10)
@@ -93,7 +96,8 @@ def _draw(found: Mapping[str, list[Learned]], title: str, path: Path) -> None:
         axes.grid(alpha=0.25)
         axes.tick_params(labelsize=9, labelbottom=True)
         axes.spines[["top", "right"]].set_visible(False)
-    figure.suptitle(f"{title}: mean and range of {len(SEEDS)} seeds (dashed: {first})", fontsize=11)
+    dashed = " or ".join(name for name in found if name in compared.values())
+    figure.suptitle(f"Reward by round, mean and range of {len(SEEDS)} seeds; dashed: {dashed}", fontsize=11)
     figure.savefig(path, metadata={"Software": None})
 
 

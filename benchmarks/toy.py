@@ -64,7 +64,7 @@ ADVANTAGES: dict[str, Recipe] = {
 }
 
 LOSSES: dict[str, Recipe] = {
-    name: Recipe(update=update)
+    name: Recipe({"estimator": "centred"} if name == "Dr. GRPO" else {}, update)
     for name, update in {
         "GRPO": {"aggregation": "sequence", "kl_coef": 0.04},
         "DAPO": DAPO,
