@@ -199,6 +199,12 @@ def _fail(message: str, code: int) -> NoReturn:
     raise SystemExit(code)
 
 
+def _is_prefect_gone(error: Exception) -> bool:
+    import httpx
+
+    return isinstance(error, httpx.TransportError)
+
+
 def main() -> None:
     """Entry point of the console script."""
     try:
@@ -224,6 +230,14 @@ def main() -> None:
     except Exception as error:
         if os.environ.get("GRPO_ROUNDS_DEBUG"):
             raise
+        if _is_prefect_gone(error):
+            err.print(
+                f"[red]error:[/red] Prefect's server does not answer ({escape(str(error))}); finished work is kept: "
+                "start it again, or unset PREFECT_API_URL to do without one, and go on with the same command.",
+                soft_wrap=True,
+            )
+            sys.stdout.flush()
+            os._exit(1)  # Prefect would try for minutes to tell a server that is gone about the end
         _fail(
             f"{type(error).__name__}: {error}; finished work is kept. GRPO_ROUNDS_DEBUG=1 shows where it happened.", 1
         )

@@ -17,6 +17,7 @@ _DEFAULTS = {
 # On the command line our own table speaks; under a worker Prefect's log does.
 _COMMAND_LINE = {
     "PREFECT_LOGGING_LEVEL": "CRITICAL",
+    "PREFECT_LOGGING_INTERNAL_LEVEL": "CRITICAL",
     "PREFECT_SERVER_LOGGING_LEVEL": "CRITICAL",
     "TRANSFORMERS_VERBOSITY": "error",
     "TQDM_DISABLE": "1",

@@ -7,7 +7,7 @@ from prefect import task
 
 from grpo_core.rewards import smoothing
 from grpo_core.rewards.config import RewardConfig
-from grpo_core.rewards.score import needs_reference, reward_fingerprint, reward_settings
+from grpo_core.rewards.score import needs_reference, reward_code, reward_settings
 from grpo_core.schemas import Progress
 from tasks import filter_prompts, initial_policy
 from tasks.run import Run, round_folder
@@ -19,7 +19,7 @@ STAGE_VERSION = 2
 
 def reward_key(config: RewardConfig) -> Mapping[str, Any]:
     """What of the reward decides scores: its config, and its code by digest."""
-    return {"reward": reward_settings(config), "reward_code": reward_fingerprint(config)}
+    return {"reward": reward_settings(config), "reward_code": reward_code(config)}
 
 
 def reward_inputs(run: Run, config: RewardConfig) -> Mapping[str, str]:

@@ -36,6 +36,7 @@ __all__ = [
     "RewardConfig",
     "build_reward",
     "needs_reference",
+    "reward_code",
     "reward_fingerprint",
     "reward_settings",
 ]
@@ -146,10 +147,16 @@ def reward_fingerprint(config: RewardConfig) -> str:
 
     For a user's own function the code is the file of its module; what that module imports is not looked into.
     """
-    parts: dict[str, Any] = {"config": reward_settings(config)}
-    for key, where, part in _parts(config):
-        parts[f"component {key}"] = _identity(part, config, where)
-    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+    return _digest([reward_settings(config), reward_code(config)])
+
+
+def reward_code(config: RewardConfig) -> str:
+    """The digest of what besides the config may change a score: code, versions, and the models that it names."""
+    return _digest({key: _identity(part, config, where) for key, where, part in _parts(config)})
+
+
+def _digest(value: Any) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
 
 
 def reward_settings(config: RewardConfig) -> dict[str, Any]:
