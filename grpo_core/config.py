@@ -77,6 +77,21 @@ class RunConfig(BaseModel):
         return self
 
     @model_validator(mode="after")
+    def _rewards_suit_the_estimator(self) -> "RunConfig":
+        if self.reward.combine == "gdpo" and self.advantage.estimator == "gdpo":
+            raise ValueError(
+                "advantage.estimator gdpo normalises the reward's components itself and would not read what "
+                "reward.combine gdpo makes of them; set reward.combine to sum, or choose another estimator"
+            )
+        centring = "combine gdpo" if self.reward.combine == "gdpo" else "smoothing" if self.reward.smoothing else None
+        if centring is not None and self.advantage.estimator == "maxrl":
+            raise ValueError(
+                f"advantage.estimator maxrl needs rewards of 0 or more, and reward.{centring} centres them around 0; "
+                "set reward.combine to sum and reward.smoothing to 0, or choose another estimator"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _ratios_compare_like_with_like(self) -> "RunConfig":
         # The sampler's logprobs are those of the cut distribution, the trainer's of the whole one.
         cut = self.generation.top_p < 1 or self.generation.top_k > 0

@@ -57,6 +57,19 @@ def test_bad_config_is_one_sentence_that_names_the_key(tmp_path, text, named):
     assert "secret" not in message
 
 
+@pytest.mark.parametrize(
+    ("estimator", "reward"), [("gdpo", "combine: gdpo"), ("maxrl", "combine: gdpo"), ("maxrl", "smoothing: 0.9")]
+)
+def test_an_estimator_refuses_rewards_that_it_can_not_read(tmp_path, estimator, reward):
+    parts = "components: {right: {reward: math}, form: {reward: format}}"
+    with pytest.raises(UserError, match=rf"estimator {estimator} .* set reward\.combine to sum") as caught:
+        load(tmp_path, f"reward: {{{reward}, {parts}}}\nadvantage: {{estimator: {estimator}}}")
+    assert "\n" not in str(caught.value)
+    summed = load(tmp_path, f"reward: {{{parts}}}\nadvantage: {{estimator: {estimator}}}")
+    assert summed.advantage.estimator == estimator
+    load(tmp_path, f"reward: {{{reward}, {parts}}}")
+
+
 @pytest.mark.parametrize("override", ["update", "=1", "rounds.x=1", "update.learning_rate=[", "update.lr=1"])
 def test_bad_override_is_one_sentence(tmp_path, override):
     with pytest.raises(UserError):

@@ -1,6 +1,9 @@
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from pydantic import ValidationError
 
 from grpo_core.config import parse_config
@@ -59,3 +62,13 @@ def test_a_cut_distribution_has_no_importance_ratio() -> None:
     assert "\n" not in str(caught.value)
     parse_config({"generation": {"top_p": 0.9}, "update": {"old_logprobs": "trainer"}}, "mine.yaml")
     parse_config({"update": update}, "mine.yaml")
+
+
+def test_the_named_losses_of_the_docs_are_configs() -> None:
+    page = (Path(__file__).parents[3] / "docs/algorithms.md").read_text(encoding="utf-8")
+    table = page.split("### Named losses")[1].split("### Its parts")[0]
+    rows = [row for row in table.splitlines() if row.startswith("|")][2:]
+    settings = [match[1] for row in rows if (match := re.match(r"\| [^|]+ \| `([^`]+)`", row))]
+    assert len(settings) == len(rows) - 1  # BNPO is the default
+    for text in settings:
+        assert UpdateConfig.model_validate(yaml.safe_load(f"{{{text}}}")) != UpdateConfig(), text
