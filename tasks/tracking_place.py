@@ -22,6 +22,12 @@ class Place:
     artifacts: str | None
     ui_command: str
 
+    @property
+    def sqlite_file(self) -> Path | None:
+        """The file of an sqlite store; None where it is another kind, or a memory."""
+        file = self.uri.partition(":///")[2].partition("?")[0] if self.uri.startswith("sqlite") else ""
+        return Path(file).absolute() if file and file != ":memory:" else None
+
     def redact(self, text: str) -> str:
         """The text without the address's password."""
         password = urlsplit(self.uri).password
@@ -52,10 +58,9 @@ def place_of(run_uri: str, config: TrackingConfig) -> Place:
         raise _refusal(key, uri)
     if kind != "sqlite":
         return Place(uri, str(beside / "mlartifacts"), _ui_command(shlex.quote(shown)))
-    file = uri.partition(":///")[2].partition("?")[0]
-    if not file:
+    absolute = Place(uri, None, "").sqlite_file
+    if absolute is None:
         raise _refusal(key, uri)
-    absolute = Path(file).absolute()
     return Place(
         uri, str(absolute.parent / "mlartifacts"), _ui_command(shlex.quote(f"sqlite:///{_short(str(absolute))}"))
     )

@@ -3,10 +3,12 @@
 import json
 import logging
 import os
+import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
@@ -62,6 +64,7 @@ def connect(run: Run, place: Place) -> Record:
     from mlflow import MlflowClient
 
     uri, name = place.uri, run.config.tracking.experiment
+    _make_sqlite_whole(place)
     try:
         client = MlflowClient(tracking_uri=uri)
     except ImportError as error:
@@ -90,6 +93,26 @@ def connect(run: Run, place: Place) -> Record:
         if ROUND_TAG in child.tags:
             children.setdefault(int(child.tags[ROUND_TAG]), child)
     return Record(client, experiment_id, parent, children)
+
+
+def _make_sqlite_whole(place: Place) -> None:
+    """Make the tables of a new sqlite store under another name and put it in place at once.
+
+    MLflow makes them in some hundred steps. A kill in between would leave a file that it can neither read nor mend.
+    """
+    file = place.sqlite_file
+    if file is None or file.exists():
+        return
+    from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
+
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".mlflow-", dir=file.parent, ignore_cleanup_errors=True) as scratch:
+        new = Path(scratch, file.name)
+        make: Any = SqlAlchemyStore  # MLflow leaves it untyped
+        store = make(f"sqlite:///{new}", place.artifacts or str(file.parent / "mlartifacts"))
+        store.engine.dispose()
+        with suppress(FileExistsError):  # another run beside this one was faster
+            os.link(new, file)
 
 
 def _search(client: "MlflowClient", experiment_id: str, tag: str, value: str) -> Iterator[Mirror]:
