@@ -27,7 +27,7 @@ from grpo_core.rewards.structure import read
 from grpo_core.rewards.tokens import TooLargeError, UnreadableError
 from grpo_core.rewards.verdict import Verdict
 
-MATH_VERSION = 2
+MATH_VERSION = 3
 """Part of the reward fingerprint: raise it whenever extraction, normalisation or this check may change a verdict."""
 
 MAX_ANSWER_CHARS = 2_000
@@ -43,7 +43,7 @@ _HEDGE = re.compile(
     r"(?<![\\A-Za-z])(?:or|not|nor|maybe|perhaps|possibly|between|either|if|unless|than)(?![A-Za-z])", re.I
 )
 _SUM = re.compile(r"[-+]?[0-9]{1,30}(?:\s*[-+]\s*[0-9]{1,30})+")
-_GOLD_BOX = re.compile(r"\\(?:boxed|fbox)\s*\{")
+_GOLD_BOX = re.compile(r"\\(?:boxed|fbox)\s*\{|^\s*####", re.MULTILINE)
 _ARITHMETIC: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
@@ -89,7 +89,7 @@ def quick_check(answer: str, gold: str) -> tuple[Verdict, str] | None:
 
 
 def gold_answer(gold: str) -> str:
-    """The answer in a gold that is a whole solution: what stands in its boxes, else all of it."""
+    """The answer in a gold that is a whole solution: what stands in its boxes or behind ``####``, else all of it."""
     if _GOLD_BOX.search(gold) or (len(gold) > _SOLUTION_CHARS and "answer is" in gold):
         found = final_answer(gold)
         if found is not None:
