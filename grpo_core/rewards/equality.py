@@ -320,6 +320,7 @@ def _same_sets(gold: Reading, answer: Reading) -> bool | None:
     except (UnreadableError, InexactError, UndefinedError):
         pass
     if isinstance(gold, SetOperation) and isinstance(answer, SetOperation):
-        return True if gold == answer else None
+        turned = SetOperation(answer.operator, answer.right, answer.left)
+        return True if gold == answer or (gold == turned and gold.operator != "setminus") else None
     kinds = (type(gold), type(answer))
     return None if SetOperation in kinds and Scalar not in kinds else False

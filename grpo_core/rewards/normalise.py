@@ -30,7 +30,9 @@ _LEAD = re.compile(
 )
 _END = " \t\r\n.,;:?~\\"
 _NEGATIVE_SPACE = re.compile(r"(?<!\\)\\!\s*")
-_SPACING = re.compile(r"(?<!\\)\\[,;:> ]|\\q?quad(?![A-Za-z])|\\(?:thinspace|enspace|hspace\*?\{[^{}]*\})|[~\s]+")
+_SPACING = re.compile(
+    r"(?<!\\)\\[,;:> ]|\\q?quad(?![A-Za-z])|\\(?:thinspace|enspace|newline|hspace\*?\{[^{}]*\})|[~\s]+"
+)
 _SIZES = re.compile(
     r"\\(?:left|right|[bB]igg?[lrm]?|displaystyle|textstyle|scriptstyle|limits|nolimits|rm|bf|it|large|Large|LARGE|huge|Huge|small|tiny|normalsize|boldmath|mathstrut|strut|hfill|smash|middle)(?![A-Za-z])\s*\.?(?=\s*[\[\](){}|\\]|\s*\S)"
 )
@@ -41,6 +43,7 @@ _MINUS_WORD = re.compile(r"\A(?:minus|negative)\s+(?=[0-9.\\(])", re.IGNORECASE)
 _LABEL = re.compile(
     r"\A(?P<words>[A-Za-z]{2,}(?:\s+[A-Za-z]+){0,6})\s*(?::|(?<![A-Za-z])is|(?<=[a-z]{4}\s)=)\s+(?=[-+0-9$.(\\])"
 )
+_LETTER_IS = re.compile(r"\A[a-z]\s+(?:is|equals)\s+(?:equal\s+to\s+)?(?=[-+0-9$.(\\])")
 _LABEL_DENIED = re.compile(
     r"\b(?:not|no|or|and|if|than|least|most|never|unless|wrong|incorrect|sin|cos|tan|log|ln|option|choice|lambda|return|print|def|import)\b",
     re.IGNORECASE,
@@ -128,6 +131,7 @@ def canonical(answer: str) -> str:
     text = _OLD_DEGREES.sub(r"^\\circ", text)
     if "base" in text or "_" in text:
         text = _based(text)
+    text = _LETTER_IS.sub("", text)
     label = _LABEL.match(text)
     if label is not None and not _LABEL_DENIED.search(label["words"]):
         text = text[label.end() :]

@@ -6,6 +6,7 @@ from fractions import Fraction
 from grpo_core.rewards.expression import parse, symbols
 from grpo_core.rewards.kinds import Ratio, Reading, Scalar, Words
 from grpo_core.rewards.number_words import words_value
+from grpo_core.rewards.splitting import BrokenError
 from grpo_core.rewards.tokens import Node, UnreadableError
 from grpo_core.rewards.units import NOUN, without_unit
 
@@ -86,6 +87,8 @@ def read_scalar(text: str) -> Reading:
 def _tree(text: str) -> Node | None:
     try:
         return parse(text)
+    except BrokenError:
+        raise
     except UnreadableError:
         return None
 

@@ -23,6 +23,10 @@ def real_set(reading: Reading) -> RealSet:
     """
     if isinstance(reading, AllReals):
         return EVERYTHING
+    if isinstance(reading, SetOperation) and reading.operator == "and":
+        sides = real_set(reading.left), real_set(reading.right)
+        # x < 1 and x > 2 names the two pieces of one solution: nothing is in both
+        return combined(*sides, "intersection") or combined(*sides, "union")
     if isinstance(reading, SetOperation):
         operation = {"cup": "union", "cap": "intersection", "setminus": "difference"}[reading.operator]
         return combined(real_set(reading.left), real_set(reading.right), operation)  # type: ignore[arg-type]

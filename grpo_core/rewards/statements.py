@@ -83,6 +83,8 @@ _PICKED = re.compile(
 _DENIED = re.compile(r"(?:\bnot|n't|n’t|\bnever|不是|并非)\s+(?:be\s+|equal\s+(?:to\s+)?|the\s+)?\Z", re.IGNORECASE)
 _FIRST_LETTER = re.compile(r"\s*\*{0,2}\(?(?P<letter>[A-HJ])\)?\*{0,2}(?:\s*[.:,。、，)]|\Z|(?=[\u3040-\u9fff]))")
 _TOUCHED = re.compile(r"\s?(?:\\?pi\b|π|√|\\sqrt|\\pi|\^|\*\*(?=[0-9(])|²|³|!)|\s?[*/]\s?(?:\\?pi|π|sqrt|√)")
+_BOLD = re.compile(r"(?<![0-9A-Za-z)*])\*\*(?P<inside>(?![\s*])[^*]{1,80})\*\*(?![0-9A-Za-z(*])")
+_BUT_NOT = re.compile(r"(?:,|\()\s*(?:and\s+|but\s+)?not\s+\Z", re.IGNORECASE)
 _UNDERLINED = re.compile(r"(?<![A-Za-z0-9_])__(?P<inside>[^_\n]{1,80})__(?![A-Za-z0-9_])")
 _RUN_CHARS = re.compile(r"[^\s=,;:\"'“”]{1,120}")
 
@@ -102,8 +104,9 @@ def trailing_answer(text: str) -> str | None:
     """The last formula, or what stands after it: a number, a letter; a text without prose is an answer as it is."""
     tail = text[-_TAIL_CHARS:]
     if len(text) <= 300 and _is_formula(text):
-        formula = _MATH.fullmatch(text.strip())
-        return text.strip() if formula is None else _inner(formula)
+        text = _BOLD.sub(r"\g<inside>", text.strip())
+        whole = _MATH.fullmatch(text)
+        return text if whole is None else _inner(whole)
     text = _UNDERLINED.sub(r"\g<inside>", text) if "__" in text else text
     tail = text[-_TAIL_CHARS:]
     first = _FIRST_LETTER.match(text)
@@ -115,7 +118,8 @@ def trailing_answer(text: str) -> str | None:
     if formula is not None and formula[1] > at:
         at = formula[2]
     if _DENIED.search(tail[max(0, at - 40) : at]):
-        return None
+        aside = _BUT_NOT.search(tail[max(0, at - 40) : at])
+        return None if aside is None else trailing_answer(tail[: max(0, at - 40) + aside.start()])
     if formula is not None and (number is None or number.start() < formula[1]):
         return formula[0]
     if number is None:

@@ -33,6 +33,8 @@ _MAX_NESTED = 8
 _CONJUNCTION = re.compile(
     r"\s*(?:,\s*)?(?:(?<![A-Za-z\\])(?:and|or|und|oder|et|ou)(?![A-Za-z])|[和或与及]|\\wedge|\\vee)\s*(?:,\s*)?|\s*;\s*"
 )
+_OR = re.compile(r"(?<![A-Za-z\\])(?:or|oder|ou)(?![A-Za-z])|或|\\vee|;")
+_BOUND = re.compile(r"[<>]|\\(?:le|ge|ne)(?![A-Za-z])")
 _COMMA = re.compile(r"\s*,\s*")
 _THOUSANDS = re.compile(r"(?<![0-9,.])[1-9][0-9]{0,2}(?:,[0-9]{3})+(?![0-9,])")
 _RELATION = re.compile(
@@ -41,6 +43,7 @@ _RELATION = re.compile(
 _TWO = {"<=": "le", ">=": "ge", "!=": "ne", "==": "=", "=<": "le", "=>": "arrow", ":=": "="}
 _ARROW = re.compile(r"\\(?:Rightarrow|Leftrightarrow|iff|to|rightarrow|longrightarrow|therefore)(?![A-Za-z])")
 _SET_OPERATOR = re.compile(r"\\(?P<operator>cup|cap|setminus)(?![A-Za-z])|(?P<word>(?<![A-Za-z])U(?![A-Za-z]))")
+_WITHOUT = re.compile(r"(?<=[})\]])\s*-\s*(?=\\\{)")
 _MATRIX = re.compile(
     r"(?P<open>\[|\(|\\\{)?\s*\\begin\{(?P<name>[pbBv]?matrix|array|smallmatrix|cases)\}(?:\{[lcr|@{}\s]*\})?"
     r"(?P<body>.*?)\\end\{(?P=name)\}\s*(?P<close>\]|\)|\\\})?",
@@ -113,10 +116,18 @@ def read(text: str, nested: int = 0) -> Reading:
     if text.startswith("{") and text.endswith("}") and "," in text and spans(text):
         text = f"\\{text[:-1]}\\}}"  # a set that lost its backslashes
     text = text.replace("$", " ") if text.count("$") > 1 else text
+    text = _WITHOUT.sub(r"\\setminus ", text)
     text = _FRENCH.sub(_half_open, text)
     text = split(text, _ARROW)[-1]
     text = _TO.sub(r"\g<first>:\g<second>", text)
     groups = [group for group in split(text, _CONJUNCTION) if group]
+    if len(groups) < 2 and any(sign in text for sign in "<>\\"):
+        groups = [group for group in split(text, _COMMA) if group] if _bounds(split(text, _COMMA)) else groups
+    if _bounds(groups) and not _OR.search(text):
+        bounds: Reading = _commas(groups[0], nested)
+        for group in groups[1:]:
+            bounds = SetOperation("and", bounds, _commas(group, nested))
+        return bounds
     if len(groups) > 1:
         joined = _grouped([_commas(group, nested) for group in groups])
         mixed = _MIXED_WORDS.fullmatch(text)
@@ -125,6 +136,13 @@ def read(text: str, nested: int = 0) -> Reading:
             return Listing("", joined.items, number_text if isinstance(number_text, Scalar) else None)
         return joined
     return _commas(groups[0] if groups else text, nested)
+
+
+def _bounds(texts: list[str]) -> bool:
+    """Whether these are several inequalities about one letter."""
+    if not 2 <= len(texts) <= 4 or not all(_BOUND.search(text) for text in texts):
+        return False
+    return len({letter for text in texts for letter in re.findall(r"(?<![A-Za-z\\])[A-Za-z]+", text)}) == 1
 
 
 def assigned(relation: Relation) -> tuple[str, str] | None:

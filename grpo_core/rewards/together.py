@@ -22,13 +22,16 @@ _RATIO = re.compile(
     r"(?<![0-9:.])(?P<value>[0-9]{1,9}(?:\.[0-9]+)?(?::[0-9]{1,9}(?:\.[0-9]+)?)+(?:\s?[ap]\.?m\b\.?)?)(?![0-9:])",
     re.IGNORECASE,
 )
+_ROUNDED = re.compile(
+    rf"(?:\b(?:is|are|be|equals?)|[=:为是])\s*(?P<value>(?=\S){_VALUE}\s*(?:≈|~=)\s*[0-9]+(?:\.[0-9]+)?)"
+)
 _MIXED = re.compile(r"(?<![0-9./,])(?P<value>[-+\u2212]?[0-9]{1,9} [0-9]{1,9}/[0-9]{1,9})(?![0-9/])")
 
 
 def together(text: str, at: int) -> str | None:
     """The pair, list, ratio, time or mixed number that the number at ``at`` is part of; None where it stands alone."""
     start = max(0, at - _CHARS)
-    for pattern in (_GROUP, _LIST, _RATIO, _MIXED):
+    for pattern in (_GROUP, _LIST, _RATIO, _ROUNDED, _MIXED):
         for match in pattern.finditer(text, start):
             if match.start("value") < at < match.end("value"):
                 return match["value"].strip()

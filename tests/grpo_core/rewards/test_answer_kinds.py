@@ -46,6 +46,9 @@ EQUAL = {
         ("DNE", r"\text{does not exist}"),
         ("#### 17", "17"),
         ("5 + 12 = 17\n#### 17", "17"),
+        ("17", "x is 17"),
+        ("x = 17", "x equals 17"),
+        ("17", r"\text{There are }17\text{ students}"),
     ],
     "trailing": [
         ("17", "17."),
@@ -94,6 +97,9 @@ EQUAL = {
         ("12", "(B) 12"),
         ("12", r"\textbf{(B)}\ 12"),
         ("12", "B. 12"),
+        ("B, D", "BD"),
+        ("BD", "(B) and (D)"),
+        ("A,B,C", "CBA"),
     ],
     "unicode": [
         ("24", "２４"),
@@ -338,6 +344,10 @@ EQUAL = {
         (r"\mathbb{R}\setminus\{2\}", r"(-\infty,2)\cup(2,\infty)"),
         (r"x \neq 2", r"(-\infty,2)\cup(2,\infty)"),
         (r"\left[\frac12, 3\right]", "[0.5, 3]"),
+        ("(-4,7)", r"x < 7 \text{ and } x > -4"),
+        ("-4 < x < 7", "x > -4, x < 7"),
+        (r"x<-4 \text{ or } x>7", "x > 7, x < -4"),
+        (r"\mathbb{R} \setminus \{4\}", r"\mathbb{R} - \{4\}"),
     ],
     "sets and lists": [
         (r"\{4,5,6\}", r"\{6,5,4\}"),
@@ -601,6 +611,9 @@ UNEQUAL = {
         ("B", "A B C D"),
         ("(B) Paris", "(C) Paris"),
         ("B", "8"),
+        ("B, D", "BC"),
+        ("BD", "B"),
+        ("B", "BD"),
     ],
     "hedges and lists": [
         ("42", "41 or 42"),
@@ -684,6 +697,11 @@ UNEQUAL = {
         ("312_4", "312_{10}"),
         (r"f^{-1}(x) = x + 4", "x - 4"),
         (r"{6 \choose 2}", "3"),
+        ("(-4,7)", r"x < 7 \text{ or } x > -4"),
+        (r"x < 7 \text{ and } x > -4", r"\mathbb{R}"),
+        (r"A \setminus B", r"B \setminus A"),
+        ("40/9", "4 40/9"),
+        ("0", "0 0/0"),
     ],
     "formulas": [
         ("x+1", "x-1"),
@@ -713,6 +731,11 @@ UNEQUAL = {
         ("True", "False"),
         ("Paris", "Paris, Texas or London"),
         ("seven", "eleven"),
+        ("17", r"\text{There are fewer than }17\text{ students}"),
+        ("17", r"\text{There are 17 or 18 students}"),
+        ("17", r"\text{It is never }17"),
+        ("17", 'eval("17")'),
+        ("17", "lambda: 17"),
     ],
 }
 

@@ -198,6 +198,9 @@ PAID = {
         ("9", "The answer to this question is 9!"),
         ("9", r"\begin{align*} x + 1 &= 10 \\ x &= 9. \end{align*}"),
         ("9", r"$$\begin{aligned} x &= 4 + 5 \\ &= 9 \end{aligned}$$"),
+        ("9", "The number is **9**, not 8."),
+        ("9", "4 + 5 = **9**"),
+        (r"\sqrt{7}", "The distance is √7 ≈ 2.65"),
     ],
     "what ends a response": [
         ("9", "\\boxed{9}<|im_end|>\n<|im_start|>assistant\n\\boxed{8}"),
@@ -309,6 +312,8 @@ UNPAID = {
         ("1/2", "It takes 4 1/2 cups."),
         ("9", '{"answer": 8, "confidence": 9}'),
         ("10", r"\begin{align*} x + 1 &= 10 \\ x &= 9 \end{align*}"),
+        ("8", "The number is **9**, not 8."),
+        ("9", "4 + 5 makes 9. The result is not 9."),
     ],
 }
 
