@@ -16,6 +16,16 @@ _STATEMENT = re.compile(
     r"|[\w.\[\]'\", ]+ ?([-+*/%&|^]|//|\*\*)?= ?\S|[\w.]+\(.*\)\s*$)"
 )
 _START = re.compile(r"@\w|(async )?def \w+\s*\(|class \w+\s*[:(]|import \w|from [\w.]+ import ")
+_MARKED = re.compile(
+    r"\[(?:BEGIN|PYTHON|ANSWER)\][ \t]*\n?(?P<code>.*?)(?:\n?[ \t]*\[(?:DONE|/PYTHON|/ANSWER)\]|\Z)"
+    r"|<(?P<tag>answer|code|solution)>[ \t]*\n?(?P<tagged>.*?)(?:\n?[ \t]*</(?P=tag)>|\Z)",
+    re.DOTALL,
+)
+_BROUGHT = re.compile(
+    r"^(?:(?:(?:async +)?def|class) +(?P<defined>\w+)|(?P<constant>[A-Z][A-Z0-9_]+) *=(?!=)"
+    r"|(?:from +[\w.]+ +)?import +(?P<imported>.+))",
+    re.MULTILINE,
+)
 _LARGEST = 200_000  # characters of a response that are looked at
 _CLOSINGS = 4
 _ENDINGS = 12
@@ -53,11 +63,13 @@ def _found(text: str, entry_point: str, prompt: str, preamble: str) -> list[Sour
         chosen = _chosen(filled, entry_point)
         texts = [] if chosen is None else [*chosen.texts, textwrap.dedent(chosen.texts[0])]
     else:
-        texts = list(_unfenced(text))
+        marked = [match["code"] or match["tagged"] or "" for match in _MARKED.finditer(text)]
+        texts = [code for part in (*marked[-1:], text) for code in _unfenced(part)]
     whole = [code for code in texts if not entry_point or defines(code, entry_point)]
     if whole or not prompt:
         before = (preamble,) if preamble else ()
-        return _unique([(*before, code) for code in whole or texts])
+        helpers = _helpers(blocks, whole or texts, entry_point)
+        return _unique([(*before, *more, code) for more in (helpers, ()) for code in whole or texts])
     completed = texts if blocks else [text]
     bodies = [code for code in completed if any(map(_STATEMENT.match, code.split("\n")))]
     return _unique([(source,) for body in bodies for source in _completed(prompt, body)])
@@ -79,6 +91,25 @@ def _chosen(blocks: list[_Block], entry_point: str) -> _Block | None:
         if able:
             return able[-1]
     return next((group[-1] for group in (tagged, untagged, blocks) if group), None)
+
+
+def _helpers(blocks: list[_Block], texts: list[str], entry_point: str) -> Sources:
+    """Earlier blocks that bring what the chosen one uses and does not define: an answer given in parts."""
+    found: list[str] = []
+    needed = texts[0] if texts else ""
+    before = [block.texts[0] for block in blocks if block.language in ("", *_PYTHON)]
+    if needed in before:
+        before = before[: before.index(needed)]
+    for code in reversed(before):
+        names = {
+            name for brought in _BROUGHT.finditer(code) for name in re.findall(r"\w+", brought[brought.lastgroup or 0])
+        }
+        if entry_point not in names and any(
+            re.search(rf"\b{name}\b", needed) and not defines(needed, name) for name in names
+        ):
+            found.insert(0, code)
+            needed = f"{code}\n{needed}"
+    return tuple(found)
 
 
 def _blocks(text: str) -> Iterator[_Block]:
