@@ -39,6 +39,8 @@ def real_set(reading: Reading) -> RealSet:
                 raise UnreadableError("a pair, no interval")
             return (Piece(low, high, reading.brackets[0] == "[", reading.brackets[1] == "]"),)
         if not reading.brackets and reading.items and all(isinstance(item.value, Relation) for item in reading.items):
+            if len({name for item in reading.items for name in _unknowns(item.value)}) > 1:
+                raise UnreadableError("more than one unknown")
             whole: RealSet = ()
             for item in reading.items:
                 whole = combined(whole, real_set(item.value), "union")
@@ -46,6 +48,11 @@ def real_set(reading: Reading) -> RealSet:
     if isinstance(reading, Relation):
         return _solved(reading)
     raise UnreadableError("no set")
+
+
+def _unknowns(reading: Reading) -> set[str]:
+    sides = reading.sides if isinstance(reading, Relation) else ()
+    return {name for side in sides for name in symbols(parse(side))}
 
 
 def _end(reading: Reading) -> Any:

@@ -22,8 +22,8 @@ _PHRASE = re.compile(
     r"|respuesta(?:\s+final)?(?:\s|\*\*)*(?:es|:)|resposta(?:\s+final)?(?:\s|\*\*)*(?:é|e|:)|risposta(?:\s+finale)?(?:\s|\*\*)*(?:è|e|:)"
     r"|ответ(?:\s|\*\*)*(?::|—|–|-|это)?|odpowiedź(?:\s|\*\*)*(?:to|:)|antwoord(?:\s|\*\*)*(?:is|:)"
     r"|đáp án(?:\s|\*\*)*(?:là|:)|cevap(?:\s|\*\*)*:?)"
-    r"|(?:最终|最后|正确)?(?:的)?答案(?:应该)?(?:\*\*)?\s*(?:是|为|：|:)+|(?:故|应|因此|所以|本题|答案)?选(?:择)?(?:项)?(?:是|为)?[：:]?(?=\s*[（(]?[A-J])|(?:故|应)填[：:]?|正确(?:的)?选项(?:是|为)[：:]?"
-    r"|(?<![\u4e00-\u9fff])答[：:]|(?:解集|解|坐标|取值范围|值域|定义域|区间)(?:为|是|：|:)|(?:答え|解答)(?:は|：|:)|(?:정답|답)(?:은|는|:)"
+    r"|(?:最终|最后|正确)?(?:的)?答案(?:应该)?(?:\*\*)?\s*(?:是|为|：|:)+|(?:故|应|因此|所以|本题|答案)?(?<![不未没])选(?:择)?(?:项)?(?:是|为)?[：:]?(?=\s*[（(]?[A-J])|(?:故|应)填[：:]?|正确(?:的)?选项(?:是|为)[：:]?"
+    r"|(?<![\u4e00-\u9fff])答[：:]|(?:解集|坐标|取值范围|值域|定义域|区间)(?:为|是|：|:)|解(?:为|是)|(?:答え|解答)(?:は|：|:)|(?:정답|답)(?:은|는|:)"
     r"|(?:الجواب|الإجابة)(?:\s+النهائية)?\s*(?:هو|هي|:)|उत्तर\s*(?:है|:)",
     re.IGNORECASE,
 )
@@ -80,12 +80,17 @@ _NUMBER = re.compile(
 _PICKED = re.compile(
     r"(?:(?:is|it's|it’s|be|choose|pick|select|est|ist|es|option|choice)\s+(?:option\s+|choice\s+)?|选|故选)\s*\(?\*{0,2}(?P<letter>[A-HJ])\*{0,2}\)?(?=[\s.,:;)*!?]|\Z|[^\x00-\x7f])"
 )
-_DENIED = re.compile(r"(?:\bnot|n't|n’t|\bnever|不是|并非)\s+(?:be\s+|equal\s+(?:to\s+)?|the\s+)?\Z", re.IGNORECASE)
+_DENIED = re.compile(
+    r"(?:不是|并非)\s*\Z|(?:\bnot|n't|n’t|\bnever)\s+(?:be\s+|equal\s+(?:to\s+)?|the\s+)?\Z", re.IGNORECASE
+)
 _FIRST_LETTER = re.compile(r"\s*\*{0,2}\(?(?P<letter>[A-HJ])\)?\*{0,2}(?:\s*[.:,。、，)]|\Z|(?=[\u3040-\u9fff]))")
 _TOUCHED = re.compile(r"\s?(?:\\?pi\b|π|√|\\sqrt|\\pi|\^|\*\*(?=[0-9(])|²|³|!)|\s?[*/]\s?(?:\\?pi|π|sqrt|√)")
 _BOLD = re.compile(r"(?<![0-9A-Za-z)*])\*\*(?P<inside>(?![\s*])[^*]{1,80})\*\*(?![0-9A-Za-z(*])")
 _BUT_NOT = re.compile(r"(?:,|\()\s*(?:and\s+|but\s+)?not\s+\Z", re.IGNORECASE)
 _UNDERLINED = re.compile(r"(?<![A-Za-z0-9_])__(?P<inside>[^_\n]{1,80})__(?![A-Za-z0-9_])")
+_JOINED = re.compile(
+    r"\s*(?:(?<![A-Za-z])(?:and|or)\s+|[和或与]\s*)(?=(?:[a-z]\s?=\s?)?[-+]?[0-9]+(?:\.[0-9]+)?\s*(?:[.,;]|\Z))"
+)
 _RUN_CHARS = re.compile(r"[^\s=,;:\"'“”]{1,120}")
 
 
@@ -242,7 +247,7 @@ def _chunk(text: str) -> str | None:
     while place < len(text):
         piece = _PIECE.match(text, place)
         if piece is None:
-            joint = re.compile(r"\s*(?:and|or)\s+(?=[-+]?[0-9]+(?:\.[0-9]+)?\s*(?:[.,;]|\Z))").match(text, place)
+            joint = _JOINED.match(text, place)
             if joint is None:
                 break
             piece = joint

@@ -702,6 +702,8 @@ UNEQUAL = {
         (r"A \setminus B", r"B \setminus A"),
         ("40/9", "4 40/9"),
         ("0", "0 0/0"),
+        (r"a > 4 \text{ and } b > 4", "a > 4"),
+        ("a > 4, b > 4", r"a > 4"),
     ],
     "formulas": [
         ("x+1", "x-1"),

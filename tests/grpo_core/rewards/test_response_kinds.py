@@ -98,6 +98,7 @@ PAID = {
         ("9", '{"answer": 9, "confidence": 0.5}'),
         ("9", '```json\n{"steps": 4, "answer": "9"}\n```'),
         (r"\frac{1}{2}", '{"answer": "\\frac{1}{2}"}'),
+        ("4,7", "The answer is x = 4 or x = 7."),
     ],
     "languages": [
         ("9", "La réponse est 9."),
@@ -133,6 +134,9 @@ PAID = {
         ("9%", "占9％。"),
         ("(4,7)", "交点坐标为(4,7)。"),
         ("x>4", "解集为x>4。"),
+        ("B", "我选B，不选A"),
+        ("4,7", "方程的解是x=4或x=7。"),
+        ("4", "解：3x=12，x=4"),
     ],
     "choices": [
         ("B", "The answer is B."),
@@ -314,6 +318,8 @@ UNPAID = {
         ("10", r"\begin{align*} x + 1 &= 10 \\ x &= 9 \end{align*}"),
         ("8", "The number is **9**, not 8."),
         ("9", "4 + 5 makes 9. The result is not 9."),
+        ("9", "答案不是9。"),
+        ("A", "我选B，不选A"),
     ],
 }
 
