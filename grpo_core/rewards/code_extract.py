@@ -4,6 +4,7 @@ import re
 import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 
 Sources = tuple[str, ...]
 """Parts of one program, run one after the other in one namespace."""
@@ -17,8 +18,8 @@ _STATEMENT = re.compile(
 )
 _START = re.compile(r"@\w|(async )?def \w+\s*\(|class \w+\s*[:(]|import \w|from [\w.]+ import ")
 _MARKED = re.compile(
-    r"\[(?:BEGIN|PYTHON|ANSWER)\][ \t]*\n?(?P<code>.*?)(?:\n?[ \t]*\[(?:DONE|/PYTHON|/ANSWER)\]|\Z)"
-    r"|<(?P<tag>answer|code|solution)>[ \t]*\n?(?P<tagged>.*?)(?:\n?[ \t]*</(?P=tag)>|\Z)",
+    r"\[(?:BEGIN|PYTHON|ANSWER)\][ \t]*\n?(?P<code>.*?)(?:\[(?:DONE|/PYTHON|/ANSWER)\]|\Z)"
+    r"|<(?P<tag>answer|code|solution)>[ \t]*\n?(?P<tagged>.*?)(?:</(?P=tag)>|\Z)",
     re.DOTALL,
 )
 _BROUGHT = re.compile(
@@ -27,6 +28,8 @@ _BROUGHT = re.compile(
     re.MULTILINE,
 )
 _LARGEST = 200_000  # characters of a response that are looked at
+_PARTS = 10  # earlier blocks, and names of each, that an answer given in parts may need
+_NAMES = 50
 _CLOSINGS = 4
 _ENDINGS = 12
 
@@ -100,16 +103,17 @@ def _helpers(blocks: list[_Block], texts: list[str], entry_point: str) -> Source
     before = [block.texts[0] for block in blocks if block.language in ("", *_PYTHON)]
     if needed in before:
         before = before[: before.index(needed)]
-    for code in reversed(before):
-        names = {
-            name for brought in _BROUGHT.finditer(code) for name in re.findall(r"\w+", brought[brought.lastgroup or 0])
-        }
-        if entry_point not in names and any(
-            re.search(rf"\b{name}\b", needed) and not defines(needed, name) for name in names
-        ):
+    for code in reversed(before[-_PARTS:]):
+        names = {word for brought in _BROUGHT.finditer(code) for word in _words(brought[brought.lastgroup or 0])}
+        used = sorted((names & _words(needed)) - {"as"})[:_NAMES]
+        if entry_point not in names and not all(defines(needed, name) for name in used):
             found.insert(0, code)
             needed = f"{code}\n{needed}"
     return tuple(found)
+
+
+def _words(code: str) -> set[str]:
+    return set(re.findall(r"\w+", code.partition("#")[0] if "\n" not in code else code))
 
 
 def _blocks(text: str) -> Iterator[_Block]:
@@ -123,8 +127,9 @@ def _blocks(text: str) -> Iterator[_Block]:
             continue
         indent, mark, info = opening.groups()
         closing = re.compile(rf"^[ \t]{{0,{len(indent) + 3}}}{re.escape(mark[0])}{{{len(mark)},}}[ \t]*$")
-        ends = [end for end in range(number, len(lines)) if closing.match(lines[end])] or [len(lines)]
-        bodies = ("\n".join(line.removeprefix(indent) for line in lines[number:end]) for end in ends[:_CLOSINGS])
+        closed = (end for end in range(number, len(lines)) if closing.match(lines[end]))
+        ends = list(islice(closed, _CLOSINGS)) or [len(lines)]
+        bodies = ("\n".join(line.removeprefix(indent) for line in lines[number:end]) for end in ends)
         yield _Block(re.split(r"[\s,:]", info.strip(" \t{.").lower())[0].rstrip("}"), tuple(bodies))
         number = ends[0] + 1
 

@@ -85,6 +85,7 @@ _DENIED = re.compile(
 )
 _FIRST_LETTER = re.compile(r"\s*\*{0,2}\(?(?P<letter>[A-HJ])\)?\*{0,2}(?:\s*[.:,。、，)]|\Z|(?=[\u3040-\u9fff]))")
 _TOUCHED = re.compile(r"\s?(?:\\?pi\b|π|√|\\sqrt|\\pi|\^|\*\*(?=[0-9(])|²|³|!)|\s?[*/]\s?(?:\\?pi|π|sqrt|√)")
+_DENIALS = 3  # values denied beside the answer: 9, not 8
 _BOLD = re.compile(r"(?<![0-9A-Za-z)*])\*\*(?P<inside>(?![\s*])[^*]{1,80})\*\*(?![0-9A-Za-z(*])")
 _BUT_NOT = re.compile(r"(?:,|\()\s*(?:and\s+|but\s+)?not\s+\Z", re.IGNORECASE)
 _UNDERLINED = re.compile(r"(?<![A-Za-z0-9_])__(?P<inside>[^_\n]{1,80})__(?![A-Za-z0-9_])")
@@ -105,7 +106,7 @@ def stated_answer(text: str, strong: bool = False) -> str | None:
     return None
 
 
-def trailing_answer(text: str) -> str | None:
+def trailing_answer(text: str, denials: int = _DENIALS) -> str | None:
     """The last formula, or what stands after it: a number, a letter; a text without prose is an answer as it is."""
     tail = text[-_TAIL_CHARS:]
     if len(text) <= 300 and _is_formula(text):
@@ -124,7 +125,9 @@ def trailing_answer(text: str) -> str | None:
         at = formula[2]
     if _DENIED.search(tail[max(0, at - 40) : at]):
         aside = _BUT_NOT.search(tail[max(0, at - 40) : at])
-        return None if aside is None else trailing_answer(tail[: max(0, at - 40) + aside.start()])
+        if aside is None or not denials:
+            return None
+        return trailing_answer(tail[: max(0, at - 40) + aside.start()], denials - 1)
     if formula is not None and (number is None or number.start() < formula[1]):
         return formula[0]
     if number is None:
