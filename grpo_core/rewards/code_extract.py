@@ -12,8 +12,8 @@ Sources = tuple[str, ...]
 _PYTHON = ("python", "python3", "py", "py3", "ipython", "python2")
 _FENCE = re.compile(r"^([ \t]*)(`{3,}|~{3,})[ \t]*([^`\n]*)$")
 _STATEMENT = re.compile(
-    r"[ \t]*+(@\w|(async )?def \w+\s*\(|class \w+\s*[:(]|import \w|from [\w.]+ import |return\b|raise\b|yield\b|pass\s*$"
-    r"|assert |try:|with .+:\s*$|(if|elif|while) .+:|else:|for .+ in .+:|print\("
+    r"[ \t]*+(@\w|(async )?def \w+\s*\(|class \w+\s*[:(]|import \w|from [\w.]+ import |return\b|raise\b|yield\b"
+    r"|pass\s*$|assert |try:|with .+:\s*$|(if|elif|while) .+:|else:|for .+ in .+:|print\("
     r"|[\w.\[\]'\", ]+ ?([-+*/%&|^]|//|\*\*)?= ?\S|[\w.]+\(.*\)\s*$)"
 )
 _START = re.compile(r"@\w|(async )?def \w+\s*\(|class \w+\s*[:(]|import \w|from [\w.]+ import ")
