@@ -23,6 +23,16 @@ _SEVERAL = re.compile(
 )
 
 
+_LETTERS = re.compile(r"[(\[{]?[A-H][)\]}]?(?:\s*(?:,|;|and|&|、)?\s*(?:and\s+)?[(\[{]?[A-H][)\]}]?){1,7}")
+
+
+def choices(text: str) -> frozenset[str]:
+    """The letters of a question with several right ones: ``A, C``, ``AC``, ``(A) and (C)``; empty for other text."""
+    if len(text) > 60 or not _LETTERS.fullmatch(text):
+        return frozenset()
+    return frozenset(re.findall(r"[A-H]", text.replace("and", "")))
+
+
 @dataclass(frozen=True, slots=True)
 class Choice:
     """A letter, upper case, and the text of the option where it was given."""

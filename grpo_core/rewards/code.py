@@ -20,7 +20,7 @@ from grpo_core.rewards.code_prompt import PromptCode, called_names, code_of_prom
 from grpo_core.rewards.sandbox import Limits, require
 from grpo_core.rewards.verdict import Sample, Score, Verdict
 
-CODE_VERSION = 1
+CODE_VERSION = 2
 """Raised when equal responses and tests would be scored differently than before."""
 
 _EXTRACTED_CHARS = 20_000

@@ -4,6 +4,7 @@ import re
 import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 
 Sources = tuple[str, ...]
 """Parts of one program, run one after the other in one namespace."""
@@ -11,12 +12,24 @@ Sources = tuple[str, ...]
 _PYTHON = ("python", "python3", "py", "py3", "ipython", "python2")
 _FENCE = re.compile(r"^([ \t]*)(`{3,}|~{3,})[ \t]*([^`\n]*)$")
 _STATEMENT = re.compile(
-    r"[ \t]*(@\w|(async )?def \w+\s*\(|class \w+\s*[:(]|import \w|from [\w.]+ import |return\b|raise\b|yield\b|pass\s*$"
-    r"|assert |try:|with .+:\s*$|(if|elif|while) .+:|else:|for .+ in .+:|print\("
+    r"[ \t]*+(@\w|(async )?def \w+\s*\(|class \w+\s*[:(]|import \w|from [\w.]+ import |return\b|raise\b|yield\b"
+    r"|pass\s*$|assert |try:|with .+:\s*$|(if|elif|while) .+:|else:|for .+ in .+:|print\("
     r"|[\w.\[\]'\", ]+ ?([-+*/%&|^]|//|\*\*)?= ?\S|[\w.]+\(.*\)\s*$)"
 )
 _START = re.compile(r"@\w|(async )?def \w+\s*\(|class \w+\s*[:(]|import \w|from [\w.]+ import ")
+_MARKED = re.compile(
+    r"\[(?:BEGIN|PYTHON|ANSWER)\][ \t]*\n?(?P<code>.*?)(?:\[(?:DONE|/PYTHON|/ANSWER)\]|\Z)"
+    r"|<(?P<tag>answer|code|solution)>[ \t]*\n?(?P<tagged>.*?)(?:</(?P=tag)>|\Z)",
+    re.DOTALL,
+)
+_BROUGHT = re.compile(
+    r"^(?:(?:(?:async +)?def|class) +(?P<defined>\w+)|(?P<constant>[A-Z][A-Z0-9_]+) *=(?!=)"
+    r"|(?:from +[\w.]+ +)?import +(?P<imported>.+))",
+    re.MULTILINE,
+)
 _LARGEST = 200_000  # characters of a response that are looked at
+_PARTS = 10  # earlier blocks, and names of each, that an answer given in parts may need
+_NAMES = 50
 _CLOSINGS = 4
 _ENDINGS = 12
 
@@ -53,11 +66,13 @@ def _found(text: str, entry_point: str, prompt: str, preamble: str) -> list[Sour
         chosen = _chosen(filled, entry_point)
         texts = [] if chosen is None else [*chosen.texts, textwrap.dedent(chosen.texts[0])]
     else:
-        texts = list(_unfenced(text))
+        marked = [match["code"] or match["tagged"] or "" for match in _MARKED.finditer(text)]
+        texts = [code for part in (*marked[-1:], text) for code in _unfenced(part)]
     whole = [code for code in texts if not entry_point or defines(code, entry_point)]
     if whole or not prompt:
         before = (preamble,) if preamble else ()
-        return _unique([(*before, code) for code in whole or texts])
+        helpers = _helpers(blocks, whole or texts, entry_point)
+        return _unique([(*before, *more, code) for more in (helpers, ()) for code in whole or texts])
     completed = texts if blocks else [text]
     bodies = [code for code in completed if any(map(_STATEMENT.match, code.split("\n")))]
     return _unique([(source,) for body in bodies for source in _completed(prompt, body)])
@@ -81,6 +96,26 @@ def _chosen(blocks: list[_Block], entry_point: str) -> _Block | None:
     return next((group[-1] for group in (tagged, untagged, blocks) if group), None)
 
 
+def _helpers(blocks: list[_Block], texts: list[str], entry_point: str) -> Sources:
+    """Earlier blocks that bring what the chosen one uses and does not define: an answer given in parts."""
+    found: list[str] = []
+    needed = texts[0] if texts else ""
+    before = [block.texts[0] for block in blocks if block.language in ("", *_PYTHON)]
+    if needed in before:
+        before = before[: before.index(needed)]
+    for code in reversed(before[-_PARTS:]):
+        names = {word for brought in _BROUGHT.finditer(code) for word in _words(brought[brought.lastgroup or 0])}
+        used = sorted((names & _words(needed)) - {"as"})[:_NAMES]
+        if entry_point not in names and not all(defines(needed, name) for name in used):
+            found.insert(0, code)
+            needed = f"{code}\n{needed}"
+    return tuple(found)
+
+
+def _words(code: str) -> set[str]:
+    return set(re.findall(r"\w+", code.partition("#")[0] if "\n" not in code else code))
+
+
 def _blocks(text: str) -> Iterator[_Block]:
     """Fenced blocks; one that is not closed, as when the token limit cut it, goes to the end."""
     lines = text.split("\n")
@@ -92,8 +127,9 @@ def _blocks(text: str) -> Iterator[_Block]:
             continue
         indent, mark, info = opening.groups()
         closing = re.compile(rf"^[ \t]{{0,{len(indent) + 3}}}{re.escape(mark[0])}{{{len(mark)},}}[ \t]*$")
-        ends = [end for end in range(number, len(lines)) if closing.match(lines[end])] or [len(lines)]
-        bodies = ("\n".join(line.removeprefix(indent) for line in lines[number:end]) for end in ends[:_CLOSINGS])
+        closed = (end for end in range(number, len(lines)) if closing.match(lines[end]))
+        ends = list(islice(closed, _CLOSINGS)) or [len(lines)]
+        bodies = ("\n".join(line.removeprefix(indent) for line in lines[number:end]) for end in ends)
         yield _Block(re.split(r"[\s,:]", info.strip(" \t{.").lower())[0].rstrip("}"), tuple(bodies))
         number = ends[0] + 1
 

@@ -16,13 +16,13 @@ Conventions, each as most labelled rows and common graders have it:
 
 from collections.abc import Sequence
 from fractions import Fraction
-from typing import Any
 
 from grpo_core.rewards.decimals import literal_of, stands_for
 from grpo_core.rewards.evaluate import ratio, real_value, same_value
 from grpo_core.rewards.exact import InexactError, UndefinedError
 from grpo_core.rewards.expression import parse, symbols
 from grpo_core.rewards.kinds import Item, Listing, Matrix, Ratio, Reading, Relation, Scalar, SetOperation, Words
+from grpo_core.rewards.ratios import all_of, same_ratios
 from grpo_core.rewards.realsets import same_set
 from grpo_core.rewards.solutions import FLIPPED, real_set
 from grpo_core.rewards.structure import assigned, read
@@ -46,9 +46,9 @@ def same(gold: Reading, answer: Reading) -> bool | None:
     if isinstance(gold, Words) or isinstance(answer, Words):
         return isinstance(gold, Words) and isinstance(answer, Words) and _plain_words(gold) == _plain_words(answer)
     if isinstance(gold, Ratio) or isinstance(answer, Ratio):
-        return _same_ratios(gold, answer)
+        return same_ratios(gold, answer)
     if isinstance(gold, Matrix) or isinstance(answer, Matrix):
-        return _same_matrices(gold, answer) if isinstance(gold, Matrix) and isinstance(answer, Matrix) else None
+        return _same_matrices(gold, answer)
     for one, other in ((gold, answer), (answer, gold)):
         if isinstance(one, Listing) and isinstance(other, Scalar):
             number = one.number
@@ -59,7 +59,7 @@ def same(gold: Reading, answer: Reading) -> bool | None:
                 bool(pairs)
                 and not one.brackets.strip("{}")
                 and len(one.items) < 50
-                and _all(same(*pair) for pair in pairs)
+                and all_of(same(*pair) for pair in pairs)
             )
     if isinstance(gold, Listing) and isinstance(answer, Listing):
         listed = _same_listings(gold, answer)
@@ -101,14 +101,16 @@ def _same_scalars(gold: Scalar, answer: Scalar) -> bool | None:
         return False
     quantities = _same_trees(first, second if factor == 1 else Node("multiply", (second, Node("number", value=factor))))
     if not quantities and gold.unit is not None and gold.unit.dimension == "angle" and answer.unit is None:
-        quantities = "pi" in _constants(second) and _same_trees(
-            first,
-            Node(
-                "multiply",
-                (second, Node("number", value=Fraction(180)), Node("inverse", (Node("constant", name="pi"),))),
-            ),
-        )
+        quantities = "pi" in _constants(second) and _same_trees(first, _in_degrees(second))
+    if not quantities and answer.unit is not None and answer.unit.dimension == "angle" and gold.unit is None:
+        quantities = "pi" in _constants(first) and _same_trees(_in_degrees(first), second)
     return quantities
+
+
+def _in_degrees(angle: Node) -> Node:
+    return Node(
+        "multiply", (angle, Node("number", value=Fraction(180)), Node("inverse", (Node("constant", name="pi"),)))
+    )
 
 
 def _may_be_symbol(gold: Scalar) -> bool:
@@ -117,8 +119,7 @@ def _may_be_symbol(gold: Scalar) -> bool:
         len(gold.text) > 1
         and gold.text[-1].isalpha()
         and gold.text[-1].isascii()
-        and not gold.text[-2].isalpha()
-        and gold.text[-2] not in " \\$°"
+        and (gold.text[-2].isdigit() or gold.text[-2] in ")}")
     )
 
 
@@ -139,36 +140,28 @@ def _same_trees(gold: Node, answer: Node) -> bool | None:
     return outcome
 
 
-def _same_ratios(gold: Reading, answer: Reading) -> bool | None:
-    if isinstance(gold, Ratio) and isinstance(answer, Ratio):
-        if gold.seconds is not None and answer.seconds is not None:
-            return gold.seconds == answer.seconds
-        if not gold.parts or len(gold.parts) != len(answer.parts):
-            return False
-        trees = [[part.tree for part in side.parts if part.tree is not None] for side in (gold, answer)]
-        return _all(same_value(_product(a, d), _product(b, c)) for (a, b), (c, d) in _neighbours(trees))
-    pair, other = (gold, answer) if isinstance(gold, Ratio) else (answer, gold)
-    if isinstance(pair, Ratio) and isinstance(other, Scalar) and len(pair.parts) == 2 and other.tree is not None:
-        top, bottom = (part.tree for part in pair.parts)
-        if top is not None and bottom is not None:
-            return same_value(Node("multiply", (top, Node("inverse", (bottom,)))), other.tree)
-    return False
-
-
-def _neighbours(trees: list[list[Node]]) -> list[tuple[tuple[Node, Node], tuple[Node, Node]]]:
-    gold, answer = trees
-    return [((gold[n], gold[n + 1]), (answer[n], answer[n + 1])) for n in range(len(gold) - 1)]
-
-
-def _product(first: Node, second: Node) -> Node:
-    return Node("multiply", (first, second))
-
-
-def _same_matrices(gold: Matrix, answer: Matrix) -> bool | None:
+def _same_matrices(gold: Reading, answer: Reading) -> bool | None:
+    if isinstance(gold, Listing) and isinstance(answer, Matrix):
+        gold = _matrix_of(gold, answer)
+    elif isinstance(answer, Listing) and isinstance(gold, Matrix):
+        answer = _matrix_of(answer, gold)
+    if not isinstance(gold, Matrix) or not isinstance(answer, Matrix):
+        return None
     if [len(row) for row in gold.rows] != [len(row) for row in answer.rows]:
         return False
     pairs = [pair for rows in zip(gold.rows, answer.rows, strict=True) for pair in zip(*rows, strict=True)]
-    return _all(same(one, two) for one, two in pairs)
+    return all_of(same(one, two) for one, two in pairs)
+
+
+def _matrix_of(listing: Listing, shape: Matrix) -> Reading:
+    """A vector or a list of rows (``(1, 2)``, ``[[1, 2], [3, 4]]``) as the matrix that it may stand for."""
+    values = tuple(item.value for item in listing.items)
+    if listing.brackets not in ("()", "[]") or any(item.name for item in listing.items):
+        return listing
+    rows = [value for value in values if isinstance(value, Listing) and value.brackets in ("()", "[]")]
+    if rows and len(rows) == len(values):
+        return Matrix(tuple(tuple(item.value for item in row.items) for row in rows))
+    return Matrix((values,)) if len(shape.rows) == 1 else Matrix(tuple((value,) for value in values))
 
 
 def _same_listings(gold: Listing, answer: Listing) -> bool | None:
@@ -180,13 +173,13 @@ def _same_listings(gold: Listing, answer: Listing) -> bool | None:
     names = [tuple(item.name for item in side.items) for side in (gold, answer)]
     if _distinct(names[0]) and _distinct(names[1]) and set(names[0]) == set(names[1]):
         values = {item.name: item.value for item in answer.items}
-        return _all(same(item.value, values[item.name]) for item in gold.items)
+        return all_of(same(item.value, values[item.name]) for item in gold.items)
     dotted = any(isinstance(item.value, Words) and "ldots" in item.value.text for item in gold.items)
     ordered = dotted or ours in _ORDERED or theirs in _ORDERED or (_distinct(names[0]) and not _one_family(names[0]))
     if ordered:
         if "{" in ours + theirs or len(gold.items) != len(answer.items):
             return False
-        return _all(same(one.value, two.value) for one, two in zip(gold.items, answer.items, strict=True))
+        return all_of(same(one.value, two.value) for one, two in zip(gold.items, answer.items, strict=True))
     return _same_members(gold.items, answer.items)
 
 
@@ -218,15 +211,6 @@ def _same_members(gold: Sequence[Item], answer: Sequence[Item]) -> bool | None:
         if not matched:
             return None if unsure else False
     return True if all(found) else None if unsure else False
-
-
-def _all(outcomes: Any) -> bool | None:
-    unsure = False
-    for outcome in outcomes:
-        if outcome is False:
-            return False
-        unsure = unsure or outcome is None
-    return None if unsure else True
 
 
 def _same_relations(gold: Reading, answer: Reading) -> bool | None:
@@ -336,6 +320,7 @@ def _same_sets(gold: Reading, answer: Reading) -> bool | None:
     except (UnreadableError, InexactError, UndefinedError):
         pass
     if isinstance(gold, SetOperation) and isinstance(answer, SetOperation):
-        return True if gold == answer else None
+        turned = SetOperation(answer.operator, answer.right, answer.left)
+        return True if gold == answer or (gold == turned and gold.operator != "setminus") else None
     kinds = (type(gold), type(answer))
     return None if SetOperation in kinds and Scalar not in kinds else False

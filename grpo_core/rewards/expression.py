@@ -9,6 +9,7 @@ parenthesis follows; ``\log`` has base 10.
 from fractions import Fraction
 
 from grpo_core.rewards.leaves import LeafReader
+from grpo_core.rewards.splitting import BrokenError
 from grpo_core.rewards.tokens import (
     FUNCTIONS,
     SYMBOL_COMMANDS,
@@ -144,6 +145,8 @@ class _Reader(LeafReader):
             all(part.kind == "number" and part.places is None for part in (top, bottom)) and top.value < bottom.value
         )
         if not proper or top.value <= 0:
+            if self.tokens[before].kind == "number":
+                raise BrokenError("a whole number beside a quotient")
             self.at = before
             return None
         return Node("add", (whole, fraction))

@@ -6,6 +6,7 @@ it; a plain final statement after it ("Final answer: 10", "Answer: D") corrects 
 no answer, and two ``<answer>`` tags that differ are several answers. Everything here is linear in the text.
 """
 
+import json
 import re
 from dataclasses import dataclass
 
@@ -30,6 +31,13 @@ _ANSWERED = re.compile(r"####[ \t]*\S|\\(?:boxed|fbox)\s*\{|[Aa]nswer(?:\s*(?:is
 _ESCAPED_END = re.compile(r"\\{1,2}(?:boxed|fbox)\s*\{(?P<answer>[^{}]*[^{}\s\\])\s*\\+\}[\s$.]*")
 _EMPTY_BOX = re.compile(r"\\{1,2}(?:boxed|fbox)\s*\{(?:\s|\\[,;:!]|~|\{\})*\}")
 _BARE_BOX = re.compile(r"\\{1,2}(?:boxed|fbox)(?![A-Za-z{])")
+_FIELD = re.compile(
+    r"[{,]\s*([\"'])(?:final[_ ]?answer|answer)\1\s*:\s*"
+    r"(?P<value>\"(?:[^\"\\]|\\.){0,2000}\"|'[^'\n]{0,2000}'|-?[0-9][0-9.eE+/,-]*[0-9]|-?[0-9]|\[[^\[\]]{1,300}\]|true|false)\s*(?=[},])",
+    re.IGNORECASE,
+)
+_LATEX_NAME = re.compile(r"(?<!\\)\\(?=[A-Za-z]{2})")  # LaTeX whose backslash was not doubled: no \f of JSON's
+_FENCED = re.compile(r"\s*```[A-Za-z]*[ \t]*\n(?P<inside>[^`]{1,300}?)\n?```\s*")
 _SHORT = 300
 
 
@@ -67,6 +75,17 @@ def final_answer(text: str) -> Extracted | None:
     if tags:
         return _tagged(text, tags)
     return _untagged(text)
+
+
+def _field_value(field: re.Match[str]) -> str:
+    """The value of an ``"answer"`` field of JSON as text."""
+    value = field["value"]
+    if not value.startswith('"'):
+        return value.strip("'")
+    try:
+        return str(json.loads(_LATEX_NAME.sub(r"\\\\", value), strict=False)).strip()
+    except ValueError:
+        return value[1:-1].strip()
 
 
 def _last_turn(text: str) -> str:
@@ -131,5 +150,11 @@ def _untagged(text: str) -> Extracted | None:
         return Extracted(line["answer"].strip(), False)
     if "box" in text:
         text = _BARE_BOX.sub(" ", _EMPTY_BOX.sub(" ", text))
+    field = last_match(_FIELD, text) if "{" in text else None
+    if field is not None:
+        return Extracted(_field_value(field), False)
+    fenced = _FENCED.fullmatch(text)
+    if fenced is not None:
+        text = fenced["inside"]
     answer = stated_answer(text) or trailing_answer(text)
     return None if not answer or not answer.strip() else Extracted(answer.strip(), False)

@@ -51,7 +51,7 @@ class Relation:
 
 @dataclass(frozen=True, slots=True)
 class SetOperation:
-    """``left`` and ``right`` joined by ``cup``, ``cap`` or ``setminus``."""
+    """``left`` and ``right`` joined by ``cup``, ``cap`` or ``setminus``, or two inequalities by ``and``."""
 
     operator: str
     left: "Reading"

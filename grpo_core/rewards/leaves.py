@@ -42,7 +42,9 @@ class LeafReader:
         if (
             based and self.peek() == "_" and not point and not token.exponent
         ):  # a number in another base is not evaluated
-            return self.subscripted(Node("symbol", name=digits.lstrip("0") or "0"))
+            based_number = self.subscripted(Node("symbol", name=digits.lstrip("0") or "0"))
+            if not based_number.name.endswith("_10"):
+                return based_number
         return Node(
             "number",
             value=value * Fraction(10) ** power if power else value,

@@ -17,17 +17,17 @@ from collections.abc import Callable
 from fractions import Fraction
 from typing import Any
 
-from grpo_core.rewards.choices import Choice, choice
+from grpo_core.rewards.choices import Choice, choice, choices
 from grpo_core.rewards.equality import same
 from grpo_core.rewards.extract import final_answer
-from grpo_core.rewards.kinds import Reading, Words
+from grpo_core.rewards.kinds import Reading, Scalar, Words
 from grpo_core.rewards.normalise import bare, canonical, number, plain
 from grpo_core.rewards.splitting import BrokenError
 from grpo_core.rewards.structure import read
 from grpo_core.rewards.tokens import TooLargeError, UnreadableError
 from grpo_core.rewards.verdict import Verdict
 
-MATH_VERSION = 2
+MATH_VERSION = 3
 """Part of the reward fingerprint: raise it whenever extraction, normalisation or this check may change a verdict."""
 
 MAX_ANSWER_CHARS = 2_000
@@ -40,10 +40,14 @@ _DECIMALS_COMPARED = 6  # coarser decimals than these are told apart exactly
 _SOLUTION_CHARS = 100  # a gold longer than this may be a solution that ends in a statement
 _PROSE_WORDS = 5  # a gold of more words is no answer that another text could be compared with
 _HEDGE = re.compile(
-    r"(?<![\\A-Za-z])(?:or|not|nor|maybe|perhaps|possibly|between|either|if|unless|than)(?![A-Za-z])", re.I
+    r"(?<![\\A-Za-z])(?:or|not|nor|maybe|perhaps|possibly|between|either|if|unless|than|least|most|under|over|wrong|no|never)(?![A-Za-z])",
+    re.I,
+)
+_IN_PROSE = re.compile(
+    r"(?:[a-z]{2,20}\s+){2,9}(?P<number>-?[0-9]{1,30}(?:,[0-9]{3})*(?:\.[0-9]{1,30})?)(?:\s+[a-z]{2,20}){0,6}\.?"
 )
 _SUM = re.compile(r"[-+]?[0-9]{1,30}(?:\s*[-+]\s*[0-9]{1,30})+")
-_GOLD_BOX = re.compile(r"\\(?:boxed|fbox)\s*\{")
+_GOLD_BOX = re.compile(r"\\(?:boxed|fbox)\s*\{|^\s*####", re.MULTILINE)
 _ARITHMETIC: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
@@ -89,7 +93,7 @@ def quick_check(answer: str, gold: str) -> tuple[Verdict, str] | None:
 
 
 def gold_answer(gold: str) -> str:
-    """The answer in a gold that is a whole solution: what stands in its boxes, else all of it."""
+    """The answer in a gold that is a whole solution: what stands in its boxes or behind ``####``, else all of it."""
     if _GOLD_BOX.search(gold) or (len(gold) > _SOLUTION_CHARS and "answer is" in gold):
         found = final_answer(gold)
         if found is not None:
@@ -112,6 +116,8 @@ def full_check(answer: str, gold: str) -> tuple[Verdict, str]:
         return Verdict.ERROR, f"the gold cannot be read: {ours if isinstance(ours, str) else 'it is prose'}"
     if isinstance(theirs, str):
         return Verdict.UNPARSABLE, f"the answer cannot be read: {theirs}"
+    if isinstance(theirs, Words) and isinstance(ours, Scalar) and not _HEDGE.search(theirs.text):
+        theirs = _only_number(theirs)
     if ours is not None and theirs is not None:
         try:
             equal = same(ours, theirs)
@@ -144,8 +150,18 @@ def _reading(text: str) -> Reading | str | None:
         return None
 
 
+def _only_number(words: Words) -> Reading:
+    """The one number of a sentence about it: ``there are 17 students`` is 17."""
+    prose = _IN_PROSE.fullmatch(words.text)
+    found = None if prose is None else _reading(prose["number"])
+    return found if isinstance(found, Scalar) else words
+
+
 def _same_choice(answer: str, gold: str) -> tuple[Verdict, str] | None:
     """Compares letters of a multiple choice, where the gold is one."""
+    several = choices(canonical(gold))
+    if several and several == choices(canonical(answer)):
+        return Verdict.OK, ""
     wanted, given = choice(canonical(gold)), choice(canonical(answer))
     if wanted is None:
         if (

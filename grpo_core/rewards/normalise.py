@@ -9,6 +9,7 @@ import re
 from fractions import Fraction
 
 from grpo_core.rewards.characters import ascii_math
+from grpo_core.rewards.number_words import words_value
 
 MAX_DIGITS = 100
 """Longest run of digits read as a number here; beyond it only equal texts are equal."""
@@ -29,7 +30,9 @@ _LEAD = re.compile(
 )
 _END = " \t\r\n.,;:?~\\"
 _NEGATIVE_SPACE = re.compile(r"(?<!\\)\\!\s*")
-_SPACING = re.compile(r"(?<!\\)\\[,;:> ]|\\q?quad(?![A-Za-z])|\\(?:thinspace|enspace|hspace\*?\{[^{}]*\})|[~\s]+")
+_SPACING = re.compile(
+    r"(?<!\\)\\[,;:> ]|\\q?quad(?![A-Za-z])|\\(?:thinspace|enspace|newline|hspace\*?\{[^{}]*\})|[~\s]+"
+)
 _SIZES = re.compile(
     r"\\(?:left|right|[bB]igg?[lrm]?|displaystyle|textstyle|scriptstyle|limits|nolimits|rm|bf|it|large|Large|LARGE|huge|Huge|small|tiny|normalsize|boldmath|mathstrut|strut|hfill|smash|middle)(?![A-Za-z])\s*\.?(?=\s*[\[\](){}|\\]|\s*\S)"
 )
@@ -40,6 +43,7 @@ _MINUS_WORD = re.compile(r"\A(?:minus|negative)\s+(?=[0-9.\\(])", re.IGNORECASE)
 _LABEL = re.compile(
     r"\A(?P<words>[A-Za-z]{2,}(?:\s+[A-Za-z]+){0,6})\s*(?::|(?<![A-Za-z])is|(?<=[a-z]{4}\s)=)\s+(?=[-+0-9$.(\\])"
 )
+_LETTER_IS = re.compile(r"\A[a-z]\s+(?:is|equals)\s+(?:equal\s+to\s+)?(?=[-+0-9$.(\\])")
 _LABEL_DENIED = re.compile(
     r"\b(?:not|no|or|and|if|than|least|most|never|unless|wrong|incorrect|sin|cos|tan|log|ln|option|choice|lambda|return|print|def|import)\b",
     re.IGNORECASE,
@@ -67,6 +71,16 @@ _DOUBLE_COMMAND = re.compile(r"\\\\(?=[A-Za-z({\[\])}])")
 _ORDINAL = re.compile(r"(?<=[0-9])\s*\^?\s*\{?\s*(?:st|nd|rd|th)\s*\}?\Z")
 _RESIDUE = re.compile(r"\s*\(?\s*(?:\\pmod\s*\{?[^{}()]{1,20}\}?|\((?:\\?bmod|\\?mod)\s*[^()]{1,20}\))\s*\)?\Z")
 _CROSS = re.compile(r"(?<=[0-9])\s*[xX]\s*(?=10\s*\^)|(?<=[0-9])\s+[xX]\s+(?=[0-9])")
+_OLD_DEGREES = re.compile(r"(?<=[0-9])\s*\^\s*(?:\{\s*o\s*\}|o)(?=\Z|\s*[CF]\Z)")
+_INFIX = re.compile(r"\{(?P<top>[^{}]*)\\(?P<name>choose|over)(?![A-Za-z])(?P<bottom>[^{}]*)\}")
+_INFIX_NAMES = {"choose": "binom", "over": "frac"}
+_BASE_AFTER = re.compile(
+    r"(?<=[0-9A-F])\s*(?:\(\s*(?:in\s+)?base[\s-]+(?P<inside>[a-z]+|[0-9]{1,2})\s*\)|(?:in\s+)?base[\s-]+(?P<base>[a-z]+|[0-9]{1,2}))\Z"
+)
+_BASE_BELOW = re.compile(
+    r"(?:\((?P<grouped>[0-9A-F]+)\)|(?P<digits>[0-9A-F]+))\s*_\s*"
+    r"(?:\{?\s*\(?\s*(?:base\s+)?(?P<base>[0-9]{1,2}|[a-z]{3,7})\s*\)?\s*\}?)\Z"
+)
 _LOOSE_SPACE = re.compile(r"(?<![0-9A-Za-z]) | (?![0-9A-Za-z])")
 _DECIMAL = re.compile(
     r"(?P<sign>[-+]?)(?:(?P<whole>[1-9][0-9]{0,2}(?:,[0-9]{3})+|[0-9]{1,3}(?: [0-9]{3})+|[0-9]+)(?P<part>\.[0-9]*)?"
@@ -112,6 +126,12 @@ def canonical(answer: str) -> str:
         .strip()
     )
     text = _MINUS_WORD.sub("-", text)
+    if "\\choose" in text or "\\over" in text:
+        text = _fractions(text)
+    text = _OLD_DEGREES.sub(r"^\\circ", text)
+    if "base" in text or "_" in text:
+        text = _based(text)
+    text = _LETTER_IS.sub("", text)
     label = _LABEL.match(text)
     if label is not None and not _LABEL_DENIED.search(label["words"]):
         text = text[label.end() :]
@@ -144,6 +164,25 @@ def number(text: str) -> Fraction | None:
     if bottom == 0:
         return None
     return Fraction(-top if match["sign"] == "-" else top, bottom)
+
+
+def _fractions(text: str) -> str:
+    r"""``{5 \choose 2}`` and ``1 \over 2``, which stand between their parts, as commands that stand before them."""
+    named = _INFIX.sub(
+        lambda infix: f"\\{_INFIX_NAMES[infix['name']]}{{{infix['top'].strip()}}}{{{infix['bottom'].strip()}}}",
+        f"{{{text}}}",
+    )
+    return named[1:-1] if named.startswith("{") else named
+
+
+def _based(text: str) -> str:
+    """The base of a number as one subscript: ``(204)_5``, ``204 base 5``, ``204_{five}`` are ``204_{5}``."""
+    text = _BASE_AFTER.sub(lambda base: f"_{base['inside'] or base['base']}", text)
+    match = _BASE_BELOW.fullmatch(text)
+    if match is None:
+        return text
+    base = match["base"] if match["base"].isdigit() else words_value(match["base"])
+    return text if base is None else f"{match['grouped'] or match['digits']}_{{{base}}}"
 
 
 def _ended(text: str) -> str:

@@ -6,6 +6,7 @@ from fractions import Fraction
 from grpo_core.rewards.expression import parse, symbols
 from grpo_core.rewards.kinds import Ratio, Reading, Scalar, Words
 from grpo_core.rewards.number_words import words_value
+from grpo_core.rewards.splitting import BrokenError
 from grpo_core.rewards.tokens import Node, UnreadableError
 from grpo_core.rewards.units import NOUN, without_unit
 
@@ -25,13 +26,25 @@ _SCALED = re.compile(
 )
 _WORDY = re.compile(r"[A-Za-z\u00c0-\u9fff\uac00-\ud7af][A-Za-z\u00c0-\u9fff\uac00-\ud7af\s.,'\"()\-–:;/&0-9]*")
 _CLOCK = re.compile(
-    r"(?P<hours>[0-9]{1,2}):(?P<minutes>[0-5][0-9])(?::(?P<seconds>[0-5][0-9]))?\s*(?:(?P<half>[aApP])\s*\.?\s*[mM]\.?|[hH]|o'clock)?"
+    r"(?P<hours>[0-9]{1,2})(?::(?P<minutes>[0-5][0-9])(?::(?P<seconds>[0-5][0-9]))?)?\s*(?:(?P<half>[aApP])\s*\.?\s*[mM]\.?|(?P<mark>[hH]|o'clock))?"
+)
+_MONTH = (
+    r"(?P<month>jan(?:uary)?|feb(?:ruary)?|mar(?:ch)?|apr(?:il)?|may|june?|july?|aug(?:ust)?|sept?(?:ember)?|oct(?:ober)?"
+    r"|nov(?:ember)?|dec(?:ember)?)\.?"
+)
+_DAY = r"(?P<day>[0-9]{1,2})(?:st|nd|rd|th)?"
+_YEAR = r"(?:\s*,?\s+(?P<year>[0-9]{4}))?"
+_DATES = (
+    re.compile(rf"{_MONTH}\s+(?:the\s+)?{_DAY}{_YEAR}", re.IGNORECASE),
+    re.compile(rf"(?:the\s+)?{_DAY}\s+(?:of\s+)?{_MONTH}{_YEAR}", re.IGNORECASE),
 )
 TWO_WHOLES = re.compile(r"[-+]?[0-9]+,[0-9]+")
 
 
 def read_scalar(text: str) -> Reading:
     text = text.strip()
+    if text == "DNE":
+        return Words("does not exist")
     if "\\ldots" in text or "..." in text or "\\mathbb" in text:
         repeated = _DOTS.fullmatch(text)
         if repeated is None:
@@ -74,13 +87,23 @@ def read_scalar(text: str) -> Reading:
 def _tree(text: str) -> Node | None:
     try:
         return parse(text)
+    except BrokenError:
+        raise
     except UnreadableError:
         return None
 
 
+def read_date(text: str) -> Words | None:
+    """``June 20``, ``20 June 2019``: a day of a month, whichever stands first."""
+    date = next(filter(None, (dated.fullmatch(text) for dated in _DATES)), None)
+    if date is None:
+        return None
+    return Words(f"{date['month'][:3].lower()} {int(date['day'])} {date['year'] or ''}".strip())
+
+
 def read_clock(text: str) -> Ratio | None:
     match = _CLOCK.fullmatch(text)
-    if match is None:
+    if match is None or not (match["minutes"] or match["half"]):
         return None
     hours = int(match["hours"])
     half = (match["half"] or "").lower()
@@ -93,4 +116,4 @@ def read_clock(text: str) -> Ratio | None:
         if not half and text.replace(":", "").isdigit()
         else ()
     )
-    return Ratio(parts, hours * 3600 + int(match["minutes"]) * 60 + int(match["seconds"] or 0))
+    return Ratio(parts, hours * 3600 + int(match["minutes"] or 0) * 60 + int(match["seconds"] or 0))

@@ -23,6 +23,10 @@ def real_set(reading: Reading) -> RealSet:
     """
     if isinstance(reading, AllReals):
         return EVERYTHING
+    if isinstance(reading, SetOperation) and reading.operator == "and":
+        sides = real_set(reading.left), real_set(reading.right)
+        # x < 1 and x > 2 names the two pieces of one solution: nothing is in both
+        return combined(*sides, "intersection") or combined(*sides, "union")
     if isinstance(reading, SetOperation):
         operation = {"cup": "union", "cap": "intersection", "setminus": "difference"}[reading.operator]
         return combined(real_set(reading.left), real_set(reading.right), operation)  # type: ignore[arg-type]
@@ -35,6 +39,8 @@ def real_set(reading: Reading) -> RealSet:
                 raise UnreadableError("a pair, no interval")
             return (Piece(low, high, reading.brackets[0] == "[", reading.brackets[1] == "]"),)
         if not reading.brackets and reading.items and all(isinstance(item.value, Relation) for item in reading.items):
+            if len({name for item in reading.items for name in _unknowns(item.value)}) > 1:
+                raise UnreadableError("more than one unknown")
             whole: RealSet = ()
             for item in reading.items:
                 whole = combined(whole, real_set(item.value), "union")
@@ -42,6 +48,11 @@ def real_set(reading: Reading) -> RealSet:
     if isinstance(reading, Relation):
         return _solved(reading)
     raise UnreadableError("no set")
+
+
+def _unknowns(reading: Reading) -> set[str]:
+    sides = reading.sides if isinstance(reading, Relation) else ()
+    return {name for side in sides for name in symbols(parse(side))}
 
 
 def _end(reading: Reading) -> Any:

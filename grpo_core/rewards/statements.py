@@ -9,6 +9,7 @@ from collections import deque
 
 from grpo_core.rewards.characters import ascii_math
 from grpo_core.rewards.number_words import words_value
+from grpo_core.rewards.together import together
 from grpo_core.rewards.units import NOUN, read_unit
 
 _STATEMENT_CHARS = 400
@@ -21,7 +22,8 @@ _PHRASE = re.compile(
     r"|respuesta(?:\s+final)?(?:\s|\*\*)*(?:es|:)|resposta(?:\s+final)?(?:\s|\*\*)*(?:é|e|:)|risposta(?:\s+finale)?(?:\s|\*\*)*(?:è|e|:)"
     r"|ответ(?:\s|\*\*)*(?::|—|–|-|это)?|odpowiedź(?:\s|\*\*)*(?:to|:)|antwoord(?:\s|\*\*)*(?:is|:)"
     r"|đáp án(?:\s|\*\*)*(?:là|:)|cevap(?:\s|\*\*)*:?)"
-    r"|(?:最终|最后|正确)?(?:的)?答案(?:应该)?(?:\*\*)?\s*(?:是|为|：|:)+|故选|(?:答え|解答)(?:は|：|:)|(?:정답|답)(?:은|는|:)"
+    r"|(?:最终|最后|正确)?(?:的)?答案(?:应该)?(?:\*\*)?\s*(?:是|为|：|:)+|(?:故|应|因此|所以|本题|答案)?(?<![不未没])选(?:择)?(?:项)?(?:是|为)?[：:]?(?=\s*[（(]?[A-J])|(?:故|应)填[：:]?|正确(?:的)?选项(?:是|为)[：:]?"
+    r"|(?<![\u4e00-\u9fff])答[：:]|(?:解集|坐标|取值范围|值域|定义域|区间)(?:为|是|：|:)|解(?:为|是)|(?:答え|解答)(?:は|：|:)|(?:정답|답)(?:은|는|:)"
     r"|(?:الجواب|الإجابة)(?:\s+النهائية)?\s*(?:هو|هي|:)|उत्तर\s*(?:है|:)",
     re.IGNORECASE,
 )
@@ -36,7 +38,12 @@ _MATH = re.compile(
     r"\$\$(?P<display>[^$]{1,2000}?)\$\$"
     r"|(?<!\\)\$(?P<inline>(?:\\\$|[^$\n]|\n(?!\n)){1,600}?)(?<!\\)\$(?![0-9])"
     r"|\\\((?P<round>.{1,1500}?)\\\)"
-    r"|\\\[(?P<square>.{1,1500}?)\\\]",
+    r"|\\\[(?P<square>.{1,1500}?)\\\]"
+    r"|(?P<rows>\\begin\{(?P<name>align|equation|gather|multline)(?P<star>\*?)\}.{1,1500}?\\end\{(?P=name)(?P=star)\})",
+    re.DOTALL,
+)
+_LINES = re.compile(
+    r"\\begin\{(?P<name>align(?:ed)?|gather(?:ed)?|split|equation|multline)(?P<star>\*?)\}(?P<body>.*)\\end\{(?P=name)(?P=star)\}",
     re.DOTALL,
 )
 _JOINT = re.compile(r"\s*(?:,?\s*(?:and|or|und|oder|et|ou|和|或|与)(?![A-Za-z])|,|;|、|，)\s*\Z", re.IGNORECASE)
@@ -59,7 +66,7 @@ _PIECE = re.compile(
     r"|[-+*/^=<>()\[\]{}|!%,:;]|(?<![A-Za-z'])[A-Za-z](?![A-Za-z']))"
 )
 _DECIMAL_COMMA = re.compile(
-    r"(?<![0-9,.])(?:(?P<whole>[0-9]+),(?P<part>[0-9]{1,2}|[0-9]{4,})|0,(?P<small>[0-9]{3,}))(?![0-9,])(?!\s*,)"
+    r"(?<![0-9,.(\[{])(?:(?P<whole>[0-9]+),(?P<part>[0-9]{1,2}|[0-9]{4,})|0,(?P<small>[0-9]{3,}))(?![0-9,])(?!\s*,)"
 )
 _AFTER_WORDS = re.compile(r"\s*(?P<words>[^\s.,;:!?\n]+(?:\s+[^\s.,;:!?\n]+){0,2})")
 _DIGITS = r"(?:[0-9]{1,3}(?:,[0-9]{3})+(?![0-9])|[0-9]+)(?:\.[0-9]+)?|\.[0-9]+"
@@ -73,9 +80,18 @@ _NUMBER = re.compile(
 _PICKED = re.compile(
     r"(?:(?:is|it's|it’s|be|choose|pick|select|est|ist|es|option|choice)\s+(?:option\s+|choice\s+)?|选|故选)\s*\(?\*{0,2}(?P<letter>[A-HJ])\*{0,2}\)?(?=[\s.,:;)*!?]|\Z|[^\x00-\x7f])"
 )
-_DENIED = re.compile(r"(?:\bnot|n't|n’t|\bnever|不是|并非)\s+(?:be\s+|equal\s+(?:to\s+)?|the\s+)?\Z", re.IGNORECASE)
+_DENIED = re.compile(
+    r"(?:不是|并非)\s*\Z|(?:\bnot|n't|n’t|\bnever)\s+(?:be\s+|equal\s+(?:to\s+)?|the\s+)?\Z", re.IGNORECASE
+)
 _FIRST_LETTER = re.compile(r"\s*\*{0,2}\(?(?P<letter>[A-HJ])\)?\*{0,2}(?:\s*[.:,。、，)]|\Z|(?=[\u3040-\u9fff]))")
 _TOUCHED = re.compile(r"\s?(?:\\?pi\b|π|√|\\sqrt|\\pi|\^|\*\*(?=[0-9(])|²|³|!)|\s?[*/]\s?(?:\\?pi|π|sqrt|√)")
+_DENIALS = 3  # values denied beside the answer: 9, not 8
+_BOLD = re.compile(r"(?<![0-9A-Za-z)*])\*\*(?P<inside>(?![\s*])[^*]{1,80})\*\*(?![0-9A-Za-z(*])")
+_BUT_NOT = re.compile(r"(?:,|\()\s*(?:and\s+|but\s+)?not\s+\Z", re.IGNORECASE)
+_UNDERLINED = re.compile(r"(?<![A-Za-z0-9_])__(?P<inside>[^_\n]{1,80})__(?![A-Za-z0-9_])")
+_JOINED = re.compile(
+    r"\s*(?:(?<![A-Za-z])(?:and|or)\s+|[和或与]\s*)(?=(?:[a-z]\s?=\s?)?[-+]?[0-9]+(?:\.[0-9]+)?\s*(?:[.,;]|\Z))"
+)
 _RUN_CHARS = re.compile(r"[^\s=,;:\"'“”]{1,120}")
 
 
@@ -90,11 +106,15 @@ def stated_answer(text: str, strong: bool = False) -> str | None:
     return None
 
 
-def trailing_answer(text: str) -> str | None:
+def trailing_answer(text: str, denials: int = _DENIALS) -> str | None:
     """The last formula, or what stands after it: a number, a letter; a text without prose is an answer as it is."""
     tail = text[-_TAIL_CHARS:]
     if len(text) <= 300 and _is_formula(text):
-        return text.strip()
+        text = _BOLD.sub(r"\g<inside>", text.strip())
+        whole = _MATH.fullmatch(text)
+        return text if whole is None else _inner(whole)
+    text = _UNDERLINED.sub(r"\g<inside>", text) if "__" in text else text
+    tail = text[-_TAIL_CHARS:]
     first = _FIRST_LETTER.match(text)
     if first is not None and not re.search("[0-9]", text):
         return first["letter"]
@@ -104,12 +124,18 @@ def trailing_answer(text: str) -> str | None:
     if formula is not None and formula[1] > at:
         at = formula[2]
     if _DENIED.search(tail[max(0, at - 40) : at]):
-        return None
+        aside = _BUT_NOT.search(tail[max(0, at - 40) : at])
+        if aside is None or not denials:
+            return None
+        return trailing_answer(tail[: max(0, at - 40) + aside.start()], denials - 1)
     if formula is not None and (number is None or number.start() < formula[1]):
         return formula[0]
     if number is None:
         picked = last_match(_PICKED, tail)
         return None if picked is None or "not" in tail[max(0, picked.start() - 8) : picked.end()] else picked["letter"]
+    several = together(tail, number.start())
+    if several is not None:
+        return several
     touching = _touching(tail, number)
     return touching if touching is not None else last_number(tail)
 
@@ -205,7 +231,16 @@ def _formulas_at_start(text: str) -> str | None:
 
 
 def _inner(match: re.Match[str]) -> str:
-    return (match["display"] or match["inline"] or match["round"] or match["square"] or "").strip()
+    inner = (match["display"] or match["inline"] or match["round"] or match["square"] or match["rows"] or "").strip()
+    lines = _LINES.fullmatch(inner)
+    return inner if lines is None else _last_line(lines["body"])
+
+
+def _last_line(body: str) -> str:
+    """What a derivation over several lines ends with; a line that starts with its sign goes on from the one above."""
+    lines = [line.strip(" \n.,") for line in body.replace("&", " ").split("\\\\")]
+    lines = [line for line in lines if line]
+    return lines[-1] if lines else ""
 
 
 def _chunk(text: str) -> str | None:
@@ -215,13 +250,15 @@ def _chunk(text: str) -> str | None:
     while place < len(text):
         piece = _PIECE.match(text, place)
         if piece is None:
-            joint = re.compile(r"\s*(?:and|or)\s+(?=[-+]?[0-9]+(?:\.[0-9]+)?\s*(?:[.,;]|\Z))").match(text, place)
+            joint = _JOINED.match(text, place)
             if joint is None:
                 break
             piece = joint
         place = piece.end()
     chunk = re.sub(r"[\s,:;=<>*/+(\[{-]+\Z", "", text[:place]).strip()
     chunk = re.sub(r"\s+[A-Za-z]\Z", "", chunk)
+    if re.search(r"[0-9]!+\Z", chunk) and not text[place:].strip():
+        chunk = chunk.rstrip("!")  # nobody ends a sentence with a factorial more often than with joy
     if not re.search(r"[0-9]|\\[a-z]|\Api\b", chunk):
         return None
     return chunk + _unit_after(text[len(text[:place].rstrip(" ,:;(-")) :])
@@ -283,7 +320,7 @@ def _is_formula(text: str) -> bool:
     )
     return (
         bool(re.search(r"[0-9=<>]|\\", text))
-        and not re.search(r"[^\W\d_]{2,}", stripped)
+        and not re.search(r"[^\W\d_]{2,}|[\u3040-\u9fff\uac00-\ud7af]", stripped)
         and not re.search(r"[\[\]].*[\[\]].*[\[\]]", text)
     )
 

@@ -21,7 +21,7 @@ from grpo_core.rewards.kinds import (
     SetOperation,
 )
 from grpo_core.rewards.number_words import words_value
-from grpo_core.rewards.scalars import GERMAN, TWO_WHOLES, read_clock, read_scalar
+from grpo_core.rewards.scalars import GERMAN, TWO_WHOLES, read_clock, read_date, read_scalar
 from grpo_core.rewards.splitting import spans, split, top_matches
 from grpo_core.rewards.tokens import Node, TooLargeError, UnreadableError
 from grpo_core.rewards.units import without_unit
@@ -33,6 +33,8 @@ _MAX_NESTED = 8
 _CONJUNCTION = re.compile(
     r"\s*(?:,\s*)?(?:(?<![A-Za-z\\])(?:and|or|und|oder|et|ou)(?![A-Za-z])|[和或与及]|\\wedge|\\vee)\s*(?:,\s*)?|\s*;\s*"
 )
+_OR = re.compile(r"(?<![A-Za-z\\])(?:or|oder|ou)(?![A-Za-z])|或|\\vee|;")
+_BOUND = re.compile(r"[<>]|\\(?:le|ge|ne)(?![A-Za-z])")
 _COMMA = re.compile(r"\s*,\s*")
 _THOUSANDS = re.compile(r"(?<![0-9,.])[1-9][0-9]{0,2}(?:,[0-9]{3})+(?![0-9,])")
 _RELATION = re.compile(
@@ -41,6 +43,7 @@ _RELATION = re.compile(
 _TWO = {"<=": "le", ">=": "ge", "!=": "ne", "==": "=", "=<": "le", "=>": "arrow", ":=": "="}
 _ARROW = re.compile(r"\\(?:Rightarrow|Leftrightarrow|iff|to|rightarrow|longrightarrow|therefore)(?![A-Za-z])")
 _SET_OPERATOR = re.compile(r"\\(?P<operator>cup|cap|setminus)(?![A-Za-z])|(?P<word>(?<![A-Za-z])U(?![A-Za-z]))")
+_WITHOUT = re.compile(r"(?<=[})\]])\s*-\s*(?=\\\{)")
 _MATRIX = re.compile(
     r"(?P<open>\[|\(|\\\{)?\s*\\begin\{(?P<name>[pbBv]?matrix|array|smallmatrix|cases)\}(?:\{[lcr|@{}\s]*\})?"
     r"(?P<body>.*?)\\end\{(?P=name)\}\s*(?P<close>\]|\)|\\\})?",
@@ -50,8 +53,13 @@ _NAME = re.compile(
     r"(?:\\(?:angle|triangle|operatorname|overline|vec|hat|bar|frac|Delta)?\s*|\|)?[A-Za-z\\][A-Za-z\\{}_'|:/\s^,()0-9]*"
     r"|\([A-Za-z\\][A-Za-z\\{}_',;\s0-9]*\)|\\frac\{[A-Za-z_{}0-9]+\}\{[A-Za-z_{}0-9]+\}|\|[^|]*\|"
 )
+_INVERSE = re.compile(r"(?<=[A-Za-z])(?<!\\sin|\\cos|\\tan)\s*\^\s*\{?\s*-1\s*\}?\s*(?=\()")
+_POINT = re.compile(r"[A-Z]'?(?:_\{?[A-Za-z0-9]\}?)?\s*(?=\(.*,.*\)\Z)", re.DOTALL)
+_SYSTEM = re.compile(
+    r"\\begin\{(?P<name>cases|aligned|gathered|split|align\*?)\}(?P<body>.*)\\end\{(?P=name)\}", re.DOTALL
+)
 _NOT_A_NAME = re.compile(
-    r"\\(?:sin|cos|tan|cot|sec|csc|log|ln|lim|sum|int|prod|sqrt|frac\{[0-9])|[0-9](?![^_{(]*[}\)])|(?<![_0-9{(A-Za-z])[0-9]|\^"
+    r"\\(?:sin|cos|tan|cot|sec|csc|log|ln|lim|sum|int|prod|sqrt|frac\{[0-9])|(?<!_)[0-9](?![^_{(]*[}\)])|(?<![_0-9{(A-Za-z])[0-9]|\^"
 )
 _EMPTY = re.compile(
     r"\\emptyset|\\\{\s*\\?\}|\{\s*\}|\\O|empty set|the empty set|no (?:real )?solutions?|none", re.IGNORECASE
@@ -90,6 +98,12 @@ def read(text: str, nested: int = 0) -> Reading:
         number = words_value(text)
         if number is not None:
             return Scalar(text, Node("number", value=number))
+    date = read_date(text)
+    if date is not None:
+        return date
+    system = _SYSTEM.fullmatch(text)
+    if system is not None:
+        return _system(system["body"], nested)
     matrix = _MATRIX.fullmatch(text)
     if matrix is not None and "\\begin" not in matrix["body"]:
         return _matrix(matrix, nested)
@@ -102,10 +116,18 @@ def read(text: str, nested: int = 0) -> Reading:
     if text.startswith("{") and text.endswith("}") and "," in text and spans(text):
         text = f"\\{text[:-1]}\\}}"  # a set that lost its backslashes
     text = text.replace("$", " ") if text.count("$") > 1 else text
+    text = _WITHOUT.sub(r"\\setminus ", text)
     text = _FRENCH.sub(_half_open, text)
     text = split(text, _ARROW)[-1]
     text = _TO.sub(r"\g<first>:\g<second>", text)
     groups = [group for group in split(text, _CONJUNCTION) if group]
+    if len(groups) < 2 and any(sign in text for sign in "<>\\"):
+        groups = [group for group in split(text, _COMMA) if group] if _bounds(split(text, _COMMA)) else groups
+    if _bounds(groups) and not _OR.search(text):
+        bounds: Reading = _commas(groups[0], nested)
+        for group in groups[1:]:
+            bounds = SetOperation("and", bounds, _commas(group, nested))
+        return bounds
     if len(groups) > 1:
         joined = _grouped([_commas(group, nested) for group in groups])
         mixed = _MIXED_WORDS.fullmatch(text)
@@ -116,11 +138,18 @@ def read(text: str, nested: int = 0) -> Reading:
     return _commas(groups[0] if groups else text, nested)
 
 
+def _bounds(texts: list[str]) -> bool:
+    """Whether these are several inequalities about one letter."""
+    if not 2 <= len(texts) <= 4 or not all(_BOUND.search(text) for text in texts):
+        return False
+    return len({letter for text in texts for letter in re.findall(r"(?<![A-Za-z\\])[A-Za-z]+", text)}) == 1
+
+
 def assigned(relation: Relation) -> tuple[str, str] | None:
     """``(name, value text)`` of ``x = 5`` and of chains ``x = 2 + 3 = 5``; None where the left side is no name."""
     if set(relation.operators) - {"=", "approx", "in", "equiv"}:
         return None
-    name = relation.sides[0].strip()
+    name = _INVERSE.sub("inv", relation.sides[0].strip())
     if (
         len(name) > 80
         or not _NAME.fullmatch(name)
@@ -221,7 +250,8 @@ def _single(text: str, nested: int) -> Reading:
         for operator, part in zip(operators, places[1:], strict=True):
             result = SetOperation(operator, result, read(part, nested + 1))
         return result
-    bracketed = _bracketed(text, nested)
+    point = _POINT.match(text)
+    bracketed = _bracketed(text if point is None else text[point.end() :], nested)
     if bracketed is not None:
         return bracketed
     if _PLUS_MINUS.search(text):
@@ -293,6 +323,17 @@ def _readable(text: str) -> bool:
     except UnreadableError:
         return False
     return True
+
+
+def _system(body: str, nested: int) -> Reading:
+    """Equations one below the other; one that starts with its sign goes on where the last one ended."""
+    rows = [re.sub(r"\s*&\s*", " ", row).strip(" ,;.") for row in re.split(r"\\\\", body)]
+    if "\\begin" in body or not all(_RELATION.search(row) and "\\text" not in row for row in rows if row):
+        raise UnreadableError("a system of other things")
+    joined = ""
+    for row in filter(None, rows):
+        joined += row if not joined else f" {row}" if _RELATION.match(row) else f", {row}"
+    return read(joined, nested + 1)
 
 
 def _matrix(match: re.Match[str], nested: int) -> Reading:

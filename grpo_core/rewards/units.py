@@ -53,8 +53,8 @@ _OTHERS = {
     "won": {"won KRW ₩": "1"},
     "angle": {"degree deg °": "1"},
     "radian": {"radian rad": "1"},
-    "temperature C": {"°C celsius Celsius": "1"},
-    "temperature F": {"°F fahrenheit Fahrenheit": "1"},
+    "temperature C": {"°C °celsius °Celsius celsius Celsius": "1"},
+    "temperature F": {"°F °fahrenheit °Fahrenheit fahrenheit Fahrenheit": "1"},
     "temperature K": {"K kelvin": "1"},
     "speed": {"mph": "44704/100000", "kph kmph kmh": "10/36", "knot": "1852/3600"},
     "force": {"N newton": "1", "kN": "1000"},
@@ -115,6 +115,7 @@ _AFTER = re.compile(
 )
 _DEGREES = re.compile(r"\s*(?:\^\s*\{?\s*\\circ\s*\}?|\\circ(?![a-z])|\\degree(?![a-z]))\s*(?=\Z|[CF]\Z|[^A-Za-z])")
 _LONGEST = 120
+_THERMAL = re.compile(r"\A(?:degrees?|deg)\s+(?=(?:celsius|fahrenheit|C|F)\Z)", re.IGNORECASE)
 _SPLIT = re.compile(rf"({_WORD})({_POWER})")
 _SQUARE = {"square": 2, "sq": 2, "cubic": 3, "cu": 3, "squared": 2, "cubed": 3}
 
@@ -152,7 +153,7 @@ def without_unit(text: str) -> tuple[str, Unit | None]:
 
 def read_unit(text: str) -> Unit | None:
     """The unit that ``text`` names: ``km/h``, ``square feet``, ``cm^2``, ``apples``; None where it is none."""
-    text = text.replace("\\cdot", " ").strip()
+    text = _THERMAL.sub("°", text.replace("\\cdot", " ").strip())
     if text in _KNOWN:
         return _KNOWN[text]
     for name, other in sorted(_CHINESE.items(), key=lambda pair: -len(pair[0])):
@@ -165,9 +166,9 @@ def read_unit(text: str) -> Unit | None:
     if known is not None:
         return known
     if all(
-        not word.isascii() or (len(word) > 2 and word.isalpha()) or word in _KNOWN or word in _SMALL
+        not word.isascii() or (len(word) > 2 and word.isalpha()) or word in _KNOWN or word in _SMALL or word in _SQUARE
         for word, _ in words
-    ):
+    ) and not all(word in _SMALL for word, _ in words):
         return NOUN
     return None
 

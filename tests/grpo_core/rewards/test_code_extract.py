@@ -92,3 +92,9 @@ def test_what_tests_call_and_what_they_leave_to_be_run() -> None:
         "class T: pass",
     )
     assert not_run(tests) == ("check", "T")
+
+
+@pytest.mark.parametrize("text", [" " * 200_000, "```\nimport a\n```\n" * 12_000, "<answer>" * 25_000])
+def test_text_made_to_be_slow_is_read_in_one_pass(text: str) -> None:
+    """Each takes minutes where a pattern starts again from every place."""
+    assert first(text) in (None, "import a")
