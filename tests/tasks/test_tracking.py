@@ -619,7 +619,7 @@ def test_the_curve_of_a_run_that_has_only_begun(tmp_path):
 
 
 def test_reward_up_while_held_out_accuracy_stands_still_is_a_metric_of_the_round(tmp_path: Path) -> None:
-    run = make_run(tmp_path)
+    run = make_run(tmp_path, evaluation={"every": 1})
     for number, accuracy in ((0, 0.25), (1, None), (2, 0.75), (3, 0.25)):
         if number:
             write_round(run, number)
