@@ -2,10 +2,7 @@
 
 from dataclasses import dataclass
 
-import numpy.typing as npt
-
-from grpo_core.advantages.config import AdvantageConfig
-from grpo_core.advantages.grouping import Bools, Floats, Groups, Ints, group_rewards
+from grpo_core.advantages.grouping import Bools, Floats, Groups, Ints
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,22 +21,6 @@ class GroupAdvantages:
     in_loss: Bools
     rank: Floats | None = None  # 0 to 1, inside the group or the tier; NaN: no reward; None: not by ranks
     tier: Ints | None = None  # 0 is the bottom, -1: no reward; None: not by tiers
-
-
-def group_advantages(rewards: npt.ArrayLike, group_index: npt.ArrayLike, config: AdvantageConfig) -> GroupAdvantages:
-    """A = (r - mean) / (std + epsilon) over the valid rewards of a rollout's group.
-
-    A group whose valid rewards are all equal teaches nothing and leaves the loss; see ``group_rewards`` for the test.
-
-    Args:
-        rewards: shape (rollouts,); NaN marks a rollout without a reward, which is masked out of statistics and loss.
-        group_index: shape (rollouts,); equal labels form a group, whose rows need not be adjacent.
-
-    Raises:
-        ValueError: the shapes differ, or a reward is infinite.
-    """
-    groups = group_rewards(rewards, group_index)
-    return with_statistics(groups, z_score(groups, config.epsilon, config.ddof), groups.live, config.ddof)
 
 
 def z_score(groups: Groups, epsilon: float, ddof: int) -> Floats:

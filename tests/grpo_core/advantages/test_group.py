@@ -8,16 +8,17 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from grpo_core.advantages.config import AdvantageConfig
-from grpo_core.advantages.group import GroupAdvantages, group_advantages
+from grpo_core.advantages.group import GroupAdvantages, with_statistics, z_score
+from grpo_core.advantages.grouping import group_rewards
 
 NAN = math.nan
 FIELDS = ("advantage", "group_mean", "group_std", "group_size", "group_valid", "zero_variance", "in_loss")
 
 
 def advantages(rewards: list[float], groups: list[int], **config: object) -> GroupAdvantages:
-    return group_advantages(
-        np.array(rewards, dtype=np.float64), np.array(groups, dtype=np.int64), AdvantageConfig(**config)
-    )
+    options = AdvantageConfig(**config)
+    found = group_rewards(np.array(rewards, dtype=np.float64), np.array(groups, dtype=np.int64))
+    return with_statistics(found, z_score(found, options.epsilon, options.ddof), found.live, options.ddof)
 
 
 def test_numbers_by_hand_with_rows_that_are_not_adjacent() -> None:
