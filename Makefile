@@ -10,14 +10,17 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 quickstart: $(STAMP)
 	$(BIN)/grpo-rounds train configs/quickstart.yaml
 
+# Two processes: every test starts one thread, and many wait for others most of the time.
+PYTEST := $(BIN)/python -m pytest -n 2 --dist loadfile
+
 test: $(STAMP)
-	$(BIN)/python -m pytest
+	$(PYTEST)
 
 quick: $(STAMP)
-	$(BIN)/python -m pytest -m "not slow and not learning"
+	$(PYTEST) -m "not slow and not learning"
 
 learning: $(STAMP)
-	$(BIN)/python -m pytest -m learning
+	$(PYTEST) -m learning --dist load
 
 # N kills at chosen and random moments, each run compared with one that was left alone: make torture N=200
 N ?= 50
