@@ -15,6 +15,7 @@ from flows.recover import tag_of_folder
 from flows.stages import first_incomplete
 from grpo_core.config import RunConfig
 from grpo_core.errors import UserError
+from grpo_core.storage import Store
 from tasks import filter_prompts, initial_policy
 from tasks.evaluate_policy import STAGE as EVALUATE
 from tasks.run import Run, open_run, round_folder, single_writer
@@ -34,7 +35,8 @@ def train_session(config: RunConfig, run_dir: str, out: Console) -> None:
         train_module.set_on_round(display.round_complete)
         try:
             with tags(tag_of_folder(run_dir)):
-                train_module.train.with_options(flow_run_name=config.name)(config, run_dir)
+                # The whole path: Prefect may call the flow again, from another working folder.
+                train_module.train.with_options(flow_run_name=config.name)(config, Store(run_dir).uri)
         finally:
             set_listener(None)
             train_module.set_on_round(None)

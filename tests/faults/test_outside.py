@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from launcher import Launcher
-from support import TINY, digests, in_prefect, mlflow_record, prefect_server
+from support import ROOT, TINY, digests, in_prefect, mlflow_record, prefect_server
 
 from grpo_core.artifacts import Manifest
 
@@ -123,6 +123,31 @@ def test_sigterm_is_obeyed_in_time_and_recorded(launcher, command, prefect_serve
     assert digests(run) == digests(finished_run)
     assert mlflow_record(run) == mlflow_record(finished_run)
     assert {state for _, state in in_prefect(run, prefect_server)["flows"]} == {"Crashed", "Completed"}
+
+
+@pytest.mark.slow
+def test_prefects_own_retry_goes_on_with_a_killed_run(launcher, command, prefect_server, finished_run, tmp_path):
+    run = tmp_path / "run"
+    killed = {"folder": tmp_path, "GRPO_ROUNDS_FAULT": "progress:update_policy:1@3"}
+    assert launcher.run("train", TINY, "--run-dir", "run", **killed).returncode == -signal.SIGKILL
+    again = [sys.executable, "-c", RETRY, json.loads((run / "run.json").read_text())["run_id"]]
+    done = subprocess.run(again, cwd=ROOT, env=os.environ | prefect_server, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert digests(run) == digests(finished_run)
+
+
+RETRY = """
+import subprocess, sys
+from prefect.client.orchestration import get_client
+from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterName, FlowRunFilterTags
+from prefect.states import Crashed
+tagged = FlowRunFilter(tags=FlowRunFilterTags(all_=[f"grpo-run-{sys.argv[1]}"]), name=FlowRunFilterName(any_=["tiny"]))
+with get_client(sync_client=True) as client:
+    (killed,) = client.read_flow_runs(flow_run_filter=tagged)
+    client.set_flow_run_state(killed.id, Crashed(message="its process died"), force=True)  # as a zombie automation does
+retry = ["-m", "prefect", "flow-run", "retry", str(killed.id), "--entrypoint", "flows/train.py:train"]
+sys.exit(subprocess.run([sys.executable, *retry]).returncode)
+"""
 
 
 def test_a_second_writer_is_told_who_holds_the_run(launcher, command, tmp_path):
