@@ -173,7 +173,7 @@ class Peer:
                 self._break("no exception")
         try:
             error: BaseException = kind(*arguments)
-        except Exception:
+        except Exception:  # a constructor with other arguments than the error kept: the error counts, not how it was made
             error = kind.__new__(kind)
             error.args = arguments
         for fact, value in facts.items():
@@ -225,7 +225,7 @@ class Peer:
 def _shown(value: object) -> str:
     try:
         return str(value)[:_TEXT]
-    except Exception:
+    except Exception:  # whatever a foreign __str__ raises: there is no text, then
         return f"<{type(value).__name__}>"
 
 
