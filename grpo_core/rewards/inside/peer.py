@@ -173,7 +173,7 @@ class Peer:
                 self._break("no exception")
         try:
             error: BaseException = kind(*arguments)
-        except Exception:  # a constructor with other arguments than the error kept: the error counts, not how it was made
+        except Exception:  # its constructor takes other arguments than the error kept: what counts is the error
             error = kind.__new__(kind)
             error.args = arguments
         for fact, value in facts.items():
