@@ -14,7 +14,7 @@ from grpo_core.gates.config import GatesConfig
 from grpo_core.generation.engine import GenerationConfig
 from grpo_core.models import ModelConfig
 from grpo_core.policy.config import UpdateConfig
-from grpo_core.prompts.sources import DataConfig
+from grpo_core.prompts.config import DataConfig
 from grpo_core.rewards.score import RewardConfig
 
 

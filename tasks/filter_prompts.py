@@ -17,7 +17,7 @@ from tasks import initial_policy
 from tasks.run import Run
 from tasks.stage import TASK_OPTIONS, Stage, Writers, execute, input_manifest
 
-STAGE_VERSION = 1
+STAGE_VERSION = 2
 FOLDER = "prompts"
 
 

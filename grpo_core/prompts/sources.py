@@ -3,127 +3,47 @@
 import difflib
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain, islice
 from pathlib import Path
-from typing import Annotated, Any
-
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from typing import Any
 
 from grpo_core.errors import UserError
-from grpo_core.prompts.gold import GoldFormat
+from grpo_core.prompts.config import (
+    GOLD_COLUMNS,
+    PROMPT_COLUMNS,
+    REASONING_GYM_ROWS,
+    AdditionsConfig,
+    SourceKeys,
+)
 from grpo_core.prompts.readers import FILE_SUFFIXES, read_file, read_named
 from grpo_core.seeding import hash64
 
-PROMPT_COLUMNS = ("question", "problem", "prompt", "instruction", "query")
-GOLD_COLUMNS = ("answer", "gold", "final_answer", "solution", "target")
-
 _REASONING_GYM = "reasoning-gym:"
-_REASONING_GYM_ROWS = 1000
 _HUB_ID = re.compile(r"[\w.-]+(?:/[\w.-]+)?")
 # A column may be absent from some rows of a JSONL file; this many are looked at before it counts as missing.
 _ROWS_FOR_COLUMNS = 100
 
-Operand = Annotated[int, Field(ge=-(10**9), le=10**9)]
-
-
-class AdditionsConfig(BaseModel):
-    """Sums of two whole numbers, for `source: additions`."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    count: int = Field(512, ge=1, description="How many different sums are made.")
-    low: Operand = Field(0, description="Smallest operand.")
-    high: Operand = Field(30, description="Largest operand, included.")
-
-    @model_validator(mode="after")
-    def _enough_pairs(self) -> "AdditionsConfig":
-        if self.high < self.low:
-            raise ValueError(f"high ({self.high}) must not be below low ({self.low})")
-        if self.count > self.pairs:
-            raise ValueError(
-                f"count is {self.count}, but {self.low}..{self.high} gives only {self.pairs} different sums; "
-                "lower count or widen the range"
-            )
-        return self
-
-    @property
-    def pairs(self) -> int:
-        """How many ordered pairs of operands the range holds."""
-        return (self.high - self.low + 1) ** 2
-
-
-class DataConfig(BaseModel):
-    """Which prompts, and which of their columns; what is kept, held out and taken in a round."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    source: str = Field(
-        "additions",
-        min_length=1,
-        description="additions, reasoning-gym:NAME (pip install reasoning-gym), a local .jsonl, .json, .parquet or "
-        ".csv file, a folder of such files, or a data set of the Hugging Face hub (openai/gsm8k).",
-    )
-    subset: str | None = Field(
-        None, min_length=1, description="Configuration of a hub data set (main for openai/gsm8k)."
-    )
-    split: str = Field(
-        "train", min_length=1, description="Split of a hub data set; a slice such as train[:1000] works."
-    )
-    prompt_column: str = Field(
-        "auto",
-        min_length=1,
-        description=f"Column of the question; auto takes the first there is of {', '.join(PROMPT_COLUMNS)}.",
-    )
-    gold_column: str = Field(
-        "auto",
-        min_length=1,
-        description=f"Column of the gold answer; auto takes the first there is of {', '.join(GOLD_COLUMNS)}.",
-    )
-    gold_format: GoldFormat = Field(
-        "auto",
-        description="How the gold stands in its column: plain, gsm8k (after ####), boxed (the last filled \\boxed{}), "
-        "or auto, which decides row by row in the order gsm8k, boxed, plain.",
-    )
-    prompt_template: str = Field(
-        "{prompt}", description="The user's turn, with {prompt} for the question; write any other brace twice: {{ }}."
-    )
-    system_prompt: str | None = Field(None, min_length=1, description="The system's turn; none by default.")
-    chat_template: bool = Field(
-        True, description="Apply the tokenizer's chat template where it has one; false gives the model bare text."
-    )
-    max_prompt_tokens: int = Field(512, ge=1, description="Prompts of more tokens, template included, are rejected.")
-    limit: int | None = Field(
-        None,
-        ge=1,
-        description=f"Read at most so many rows; for reasoning-gym how many to make ({_REASONING_GYM_ROWS}).",
-    )
-    eval_size: int = Field(64, ge=1, description="Prompts held out for evaluation; training never sees them.")
-    prompts_per_round: int = Field(16, ge=1, description="Prompts a round takes, without replacement within an epoch.")
-    additions: AdditionsConfig = Field(default_factory=AdditionsConfig)
-
-    @field_validator("prompt_template")
-    @classmethod
-    def _has_prompt(cls, template: str) -> str:
-        try:
-            filled = [template.format(prompt=mark) for mark in ("\x00", "\x01")]
-        except (ValueError, LookupError, AttributeError) as error:
-            raise ValueError("only {prompt} may stand in braces; write any other brace twice, {{ or }}") from error
-        if "\x00" not in filled[0] or filled[0].replace("\x00", "\x01") != filled[1]:
-            raise ValueError("it must contain {prompt}, where the question goes")
-        return template
-
 
 @dataclass(frozen=True, slots=True)
 class SourceRow:
-    """One row as the source holds it: its index from 0, and the raw cells of its prompt and gold columns."""
+    """One row as the source holds it: its index from 0, and raw cells.
+
+    Attributes:
+        solution: a worked solution, with which the gold must agree.
+        extra: what the row's reward needs besides (``tests``, ``entry_point``, …); plain JSON values.
+        order: what a curriculum by column sorts by.
+    """
 
     index: int
     prompt: object
     gold: object
+    solution: object = None
+    extra: Mapping[str, Any] = field(default_factory=dict)
+    order: object = None
 
 
-def load_rows(config: DataConfig, seed: int) -> Iterator[SourceRow]:
+def load_rows(config: SourceKeys, seed: int) -> Iterator[SourceRow]:
     """The rows of ``config.source`` in the source's own order, at most ``config.limit`` of them.
 
     A key that a row lacks reads as null. What is read is the same on every call; ``seed`` (the run's) decides only what
@@ -138,13 +58,13 @@ def load_rows(config: DataConfig, seed: int) -> Iterator[SourceRow]:
         rows = _additions(config.additions, seed)
     elif config.source.startswith(_REASONING_GYM):
         _refuse_hub_keys(config)
-        rows = _reasoning_gym(config.source.removeprefix(_REASONING_GYM), config.limit or _REASONING_GYM_ROWS, seed)
+        rows = _reasoning_gym(config.source.removeprefix(_REASONING_GYM), config.limit or REASONING_GYM_ROWS, seed)
     else:
         rows = _stored(config)
     yield from _select(islice(rows, config.limit), config)
 
 
-def _refuse_hub_keys(config: DataConfig) -> None:
+def _refuse_hub_keys(config: SourceKeys) -> None:
     for key, unset in (("subset", None), ("split", "train")):
         if getattr(config, key) != unset:
             raise UserError(
@@ -153,7 +73,7 @@ def _refuse_hub_keys(config: DataConfig) -> None:
             )
 
 
-def _stored(config: DataConfig) -> Iterator[Mapping[str, Any]]:
+def _stored(config: SourceKeys) -> Iterator[Mapping[str, Any]]:
     path = Path(config.source).expanduser()
     if path.suffix in FILE_SUFFIXES:
         _refuse_hub_keys(config)
@@ -168,7 +88,7 @@ def _stored(config: DataConfig) -> Iterator[Mapping[str, Any]]:
     return read_named(config.source, config.subset, config.split, on_hub=True)
 
 
-def _select(rows: Iterator[Mapping[str, Any]], config: DataConfig) -> Iterator[SourceRow]:
+def _select(rows: Iterator[Mapping[str, Any]], config: SourceKeys) -> Iterator[SourceRow]:
     first = list(islice(rows, _ROWS_FOR_COLUMNS))
     if not first:
         raise UserError(f"data.source '{config.source}' has no rows; give one that has.")
