@@ -20,7 +20,7 @@ STAGE_VERSION = 2
 
 
 def reward_key(data: DataConfig, config: RewardConfig) -> Mapping[str, Any]:
-    """What of the rewards decides scores, the run's own and those of its sources: the config, and the code by digest."""
+    """What of the rewards decides scores, the run's own and its sources': their config, and their code by digest."""
     others = source_rewards(data, config)
     key = {"reward": reward_settings(config), "reward_code": reward_code(config)}
     if not others:  # a run without them has no such part, so that what was scored before there were any still counts

@@ -60,8 +60,8 @@ class SourceKeys(BaseModel):
     subset: str | None = Field(
         None,
         min_length=1,
-        description="Configuration of a hub data set (main for openai/gsm8k); null: for gsm8k, math, humaneval and mbpp "
-        "by name main, all seven, the only one, and sanitized.",
+        description="Configuration of a hub data set (main for openai/gsm8k); null, where gsm8k, math, humaneval or "
+        "mbpp is the source: main, all seven, the only one, sanitized.",
     )
     split: str = Field(
         "train", min_length=1, description="Split of a hub data set; a slice such as train[:1000] works."
@@ -92,7 +92,7 @@ class SourceKeys(BaseModel):
     )
     extra_columns: list[str] = Field(
         default_factory=list,
-        description="Further columns that the reward reads; tests, and with them entry_point and mode, need no mention.",
+        description="Further columns for the reward to read; tests, entry_point and mode need no mention.",
     )
     limit: int | None = Field(
         None,

@@ -2,6 +2,7 @@
 
 import difflib
 import importlib.metadata
+import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -17,7 +18,7 @@ ADDITIONS_VERSION = 1
 """Raised when the same seed would make other sums."""
 
 # Where a set has no answer of its own, since many are right, its entries show one here.
-_EXAMPLES = ("example_answer", "example_correct_answer")
+_EXAMPLES = ("example_answer", "example_correct_answer", "possible_answer")
 
 
 def additions(config: AdditionsConfig, seed: int) -> Iterator[Mapping[str, str]]:
@@ -67,7 +68,7 @@ def reasoning_gym(config: SourceKeys, seed: int) -> Iterator[SourceRow]:
             f"{', '.join(near)}?"
         )
     if name == "composite":
-        raise UserError("data.source: reasoning-gym's composite is a mix; give each of its sets as one of data.sources.")
+        raise UserError("data.source: reasoning-gym's composite is a mix; name each of its sets in data.sources.")
     fields = sorted(set(DATASETS[name][1].__dataclass_fields__) - {"seed", "size"})
     for key in config.options:
         if key not in fields:
@@ -91,7 +92,9 @@ def _gold(name: str, entry: Mapping[str, Any]) -> str:
     if entry["answer"] is not None:
         return str(entry["answer"])
     shown = next((entry["metadata"][key] for key in _EXAMPLES if entry["metadata"].get(key)), None)
-    return f"(any answer that reasoning-gym's {name} accepts)" if shown is None else str(shown)
+    if shown is None:
+        return f"(any answer that reasoning-gym's {name} accepts)"
+    return shown if isinstance(shown, str) else json.dumps(shown)
 
 
 def _plain(value: Any) -> Any:
@@ -108,4 +111,4 @@ def _plain(value: Any) -> Any:
             return scalar(value)
     if value is None:
         return None
-    raise UserError(f"data.source: reasoning-gym gives a {type(value).__name__}, which can't be kept; take another set.")
+    raise UserError(f"data.source: reasoning-gym gives a {type(value).__name__}, which can't be kept; take another.")

@@ -1,11 +1,11 @@
 """Which sources of a mix have a reward of their own."""
 
-from collections.abc import Callable
+from typing import Any
 
 from grpo_core.errors import UserError
 from grpo_core.prompts.config import DataConfig, SourceConfig
 from grpo_core.prompts.known import CODE_ADAPTERS, REASONING_GYM
-from grpo_core.rewards.config import RewardConfig
+from grpo_core.rewards.score import RewardConfig, build_reward
 
 # Each of these reads rows of one kind only; any other reward can say something about every row.
 _CHECKERS = {"math", "code", "reasoning-gym"}
@@ -22,15 +22,23 @@ def source_rewards(data: DataConfig, own: RewardConfig) -> dict[str, RewardConfi
     return {label: reward for label, reward in found.items() if reward is not None}
 
 
-def check_source_reward(where: str, source: SourceConfig, own: RewardConfig, build: Callable[[RewardConfig], object]) -> None:
-    """Build a source's reward, if it has one. Raises UserError that names the source's keys."""
+def check_source_reward(where: str, source: SourceConfig, own: RewardConfig) -> None:
+    """Build a source's reward, if it has one.
+
+    Args:
+        where: the place of the source's keys in the config, such as ``data.sources.2``.
+
+    Raises:
+        UserError: there is no such reward, or it does not take these options; the sentence names the source's key.
+    """
     reward = _reward_of(source, own)
-    if reward is not None:
-        try:
-            build(reward)
-        except UserError as error:
-            text = str(error).replace("reward.options", f"{where}.reward_options").replace("reward.name", f"{where}.reward")
-            raise type(error)(text) from error
+    if reward is None:
+        return
+    try:
+        build_reward(reward)
+    except UserError as error:
+        text = str(error).replace("reward.options", f"{where}.reward_options")
+        raise type(error)(text.replace("reward.name", f"{where}.reward")) from error
 
 
 def _reward_of(source: SourceConfig, own: RewardConfig) -> RewardConfig | None:
@@ -42,7 +50,7 @@ def _reward_of(source: SourceConfig, own: RewardConfig) -> RewardConfig | None:
             return None
     elif not own.components and name == own.name and not source.reward_options:
         return None
-    alone = {"components": {}, "combine": "sum", "verdict_from": None, "smoothing": 0.0}
+    alone: dict[str, Any] = {"components": {}, "combine": "sum", "verdict_from": None, "smoothing": 0.0}
     return own.model_copy(update={**alone, "name": name, "options": source.reward_options})
 
 

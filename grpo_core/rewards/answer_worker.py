@@ -1,10 +1,10 @@
 """The child that runs full checks: ``python -m grpo_core.rewards.answer_worker PARENT_PID CHECK``.
 
-One JSON object a line. It says ``{"ready": true}`` once its imports are done, then answers each
-``{"answer", "gold", "seconds"}`` with ``{"verdict", "detail", "value"}``. It dies with its parent: idle, by the end of its input
-or a changed parent id (looked at every second); busy, by an alarm with the default action, which the kernel delivers
-even while a big-integer power holds the interpreter. PDEATHSIG would not do: it fires when the *thread* that
-started the child ends, and flows run their tasks in short-lived threads.
+One JSON object a line. It says ``{"ready": true}`` once its imports are done, then answers each ``{"answer", "gold",
+"seconds"}`` with ``{"verdict", "detail", "value"}``. It dies with its parent: idle, by the end of its input or a
+changed parent id (looked at every second); busy, by an alarm with the default action, which the kernel delivers even
+while a big-integer power holds the interpreter. PDEATHSIG would not do: it fires when the *thread* that started the
+child ends, and flows run their tasks in short-lived threads.
 """
 
 import json

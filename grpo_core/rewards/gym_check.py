@@ -1,7 +1,7 @@
 """An answer marked by the scorer of its reasoning-gym data set; runs in a worker that can be killed.
 
-Several scorers call Python's ``eval`` on the answer, or sympy's parser, which ends in ``eval``. A model's text would run
-as code there, and could read the entry's own answer while it does. :func:`nothing_is_run` puts evaluators in their
+Several scorers call Python's ``eval`` on the answer, or sympy's parser, which ends in ``eval``. A model's text would
+run as code there, and could read the entry's own answer while it does. :func:`nothing_is_run` puts evaluators in their
 place that know values and arithmetic alone.
 """
 

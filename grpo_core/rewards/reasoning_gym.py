@@ -29,7 +29,7 @@ class ReasoningGymConfig(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     timeout_seconds: float = Field(
-        5.0, gt=0, le=600, description="Wall-clock limit of marking one answer; over it there is no reward."
+        10.0, gt=0, le=600, description="Wall-clock limit of marking one answer; over it there is no reward."
     )
     workers: int | None = Field(None, ge=1, le=256, description="Marking processes; null: one a core, 4 at most.")
     retries: int = Field(1, ge=0, le=10, description="Further tries of a scorer that timed out or failed.")
