@@ -122,15 +122,16 @@ def test_the_rows_of_a_source_meet_its_reward_with_their_extra(tmp_path: Path) -
 
 def test_the_key_holds_the_rewards_of_sources_where_there_are_any(tmp_path: Path) -> None:
     data, own = DataConfig(**MIX), RewardConfig()
+    own_code.cache_clear()
     key = score_rewards.reward_key(data, own)
     assert set(key) == {"reward", "reward_code", "source_rewards"}
     assert set(score_rewards.reward_key(DataConfig(), own)) == {"reward", "reward_code"}
     more = json.loads(json.dumps(MIX))
     more["sources"][1]["reward_options"] = {"times": 3}
     assert score_rewards.reward_key(DataConfig(**more), own) != key
-    module = sys.modules["stage_rewards_for_tests"]
-    own_code.cache_clear()
-    Path(str(module.__file__)).write_text(OWN + "# another\n")
+    own_code.cache_clear()  # its module is another one, as after a restart
+    sys.modules.pop("stage_rewards_for_tests", None)
+    (tmp_path / "stage_rewards_for_tests.py").write_text(OWN + "# another\n")
     assert score_rewards.reward_key(data, own) != key
 
 

@@ -65,8 +65,8 @@ def test_golds_of_many_kinds_of_set_are_right() -> None:
     # Scorers of their own: tuples compared (arc), Python's and sympy's eval, examples in place of an answer.
     names = (
         "arc_1d", "base_conversion", "binary_matrix", "bitwise_arithmetic", "countdown", "graph_color",
-        "knights_knaves", "n_queens", "number_sorting", "polynomial_multiplication", "propositional_logic", "puzzle24", "rearc",
-        "rubiks_cube", "simple_integration", "sokoban", "spiral_matrix", "string_insertion", "tower_of_hanoi",
+        "knights_knaves", "n_queens", "number_sorting", "polynomial_multiplication", "propositional_logic", "puzzle24",
+        "rearc", "rubiks_cube", "simple_integration", "sokoban", "spiral_matrix", "string_insertion", "tower_of_hanoi",
     )  # fmt: skip
     samples = [sample for name in names for sample in rows(name)]
     assert {s.id: f.detail for s, f in zip(samples, score(samples), strict=True) if f.reward != 1.0} == {}
