@@ -38,6 +38,7 @@ STAGE_WORDS = {
     "plan_round": "planning",
     "generate_rollouts": "generating rollouts",
     "score_rewards": "scoring rewards",
+    "track_difficulty": "tracking difficulty",
     "compute_advantages": "computing advantages",
     "apply_gates": "looking at the gates",
     "update_policy": "updating the policy",

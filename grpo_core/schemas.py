@@ -67,6 +67,25 @@ PLAN = pa.schema(
         _required("position", pa.int32()),
         _required("prompt_id", pa.string()),
         _required("epoch", pa.int32()),
+        _required("turn", pa.string()),  # why it is in: "epoch", "retry" (retired, tried again) or "filler"
+        _required("reserve", pa.bool_()),  # taken only when too many groups before it have no variance
+    ]
+)
+
+DIFFICULTY = pa.schema(
+    [
+        _required("prompt_id", pa.string()),
+        _required("visits", pa.int32()),  # rounds that took it
+        _required("rollouts", pa.int32()),  # of all visits, those whose check came to a finding
+        _required("solved", pa.int32()),
+        _required("weight", pa.float64()),  # of these rollouts, older visits counting less
+        _required("weight_solved", pa.float64()),
+        _required("pass_rate", pa.float64()),
+        _required("lower", pa.float64()),  # ends of the credible interval of the pass rate
+        _required("upper", pa.float64()),
+        _required("state", pa.string()),  # "active", "solved" or "failed"; the last two are retired
+        _required("last_round", pa.int32()),
+        _required("last_epoch", pa.int32()),
     ]
 )
 

@@ -14,8 +14,8 @@ from grpo_core.canary import CANARY_FILE, check_canary
 from grpo_core.diagnostics import rollout_metrics
 from grpo_core.generation.engine import Completion, Engine, Request, SamplingParams, seeds_for
 from grpo_core.generation.open import open_engine
-from grpo_core.schemas import PLAN, PROMPTS, ROLLOUTS, Progress, rollout_id, shifted
-from tasks import filter_prompts
+from grpo_core.schemas import PLAN, ROLLOUTS, Progress, rollout_id, shifted
+from tasks.pools import pools_digest, training_prompts
 from tasks.run import Run, round_folder
 from tasks.stage import TASK_OPTIONS, Stage, Writers, execute, input_digest
 
@@ -26,7 +26,7 @@ def _inputs(run: Run, round_number: int) -> Mapping[str, str]:
     return {
         "policy": input_digest(run, round_folder(round_number - 1, "policy")),
         "plan": input_digest(run, round_folder(round_number, "plan.parquet")),
-        "prompts": input_digest(run, filter_prompts.FOLDER),
+        "prompts": pools_digest(run, round_number),
     }
 
 
@@ -76,7 +76,7 @@ def shard_name(number: int) -> str:
 
 
 def _planned_prompts(run: Run, round_number: int) -> pa.Table:
-    train = read_parquet(run.store, f"{filter_prompts.FOLDER}/train.parquet", PROMPTS)
+    train = training_prompts(run, round_number, ["prompt_id", "prompt_ids"])
     plan = read_parquet(run.store, round_folder(round_number, "plan.parquet"), PLAN)
     return train.filter(pc.is_in(train["prompt_id"], plan["prompt_id"].combine_chunks()))
 

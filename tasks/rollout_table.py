@@ -4,12 +4,11 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from grpo_core.artifacts import read_parquet
-from grpo_core.schemas import ADVANTAGES, PROMPTS, REWARDS, ROLLOUTS
+from grpo_core.schemas import ADVANTAGES, REWARDS, ROLLOUTS
 from grpo_core.seeding import hash64
+from tasks.pools import training_prompts
 from tasks.run import Run, round_folder
 
-_PROMPTS = ["prompt_id", "prompt"]
 _ROLLOUTS = ["rollout_id", "prompt_id", "completion_ids", "text", "finish_reason"]
 _REWARDS = ["rollout_id", "verdict", "extracted", "gold", "reward"]
 _ADVANTAGES = ["rollout_id", "advantage", "in_loss"]
@@ -27,7 +26,7 @@ def rollout_table(run: Run, round_number: int, rows: int) -> pd.DataFrame:
     chosen = pa.array(sorted(_choose(run.config.seed, round_number, rollouts["prompt_id"].to_pylist(), rows)))
     rollouts = rollouts.filter(pc.is_in(rollouts["prompt_id"], chosen))
     rollouts = rollouts.append_column("length", pc.list_value_length(rollouts["completion_ids"]))
-    prompts = read_parquet(run.store, "prompts/train.parquet", _part(PROMPTS, _PROMPTS)).to_pandas()
+    prompts = training_prompts(run, round_number, ["prompt_id", "prompt"]).to_pandas()
     table: pd.DataFrame = (
         rollouts.drop_columns(["completion_ids"]).to_pandas().merge(prompts, on="prompt_id", how="left")
     )

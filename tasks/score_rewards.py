@@ -9,7 +9,8 @@ from grpo_core.rewards import smoothing
 from grpo_core.rewards.config import RewardConfig
 from grpo_core.rewards.score import needs_reference, reward_code, reward_settings
 from grpo_core.schemas import Progress
-from tasks import filter_prompts, initial_policy
+from tasks import initial_policy
+from tasks.pools import pools_digest
 from tasks.run import Run, round_folder
 from tasks.score_round import score_round
 from tasks.stage import TASK_OPTIONS, Stage, Writers, execute, input_digest
@@ -30,7 +31,7 @@ def reward_inputs(run: Run, config: RewardConfig) -> Mapping[str, str]:
 def _inputs(run: Run, round_number: int) -> Mapping[str, str]:
     inputs = {
         "rollouts": input_digest(run, round_folder(round_number, "rollouts")),
-        "prompts": input_digest(run, filter_prompts.FOLDER),
+        "prompts": pools_digest(run, round_number),
         **reward_inputs(run, run.config.reward),
     }
     if run.config.reward.smoothing and round_number > 1:

@@ -19,8 +19,8 @@ from grpo_core.rewards import monitor, smoothing
 from grpo_core.rewards.config import RewardConfig
 from grpo_core.rewards.score import Reward, build_reward, needs_reference
 from grpo_core.rewards.verdict import Sample, Score, Verdict
-from grpo_core.schemas import PROMPTS, REWARDS, ROLLOUTS, Progress
-from tasks import filter_prompts
+from grpo_core.schemas import REWARDS, ROLLOUTS, Progress
+from tasks.pools import training_prompts
 from tasks.run import Run, round_folder
 from tasks.stage import input_manifest
 
@@ -56,7 +56,7 @@ def score_round(
     """
     source = run.artifact(round_folder(round_number, "rollouts"))
     shards = source.tables()
-    prompts = _prompts(run)
+    prompts = _prompts(run, round_number)
     limit = _Limit(config.max_unchecked, input_manifest(run, source.folder).rows, round_number)
     completions: list[Sequence[int]] = []
     doubtful: dict[str, pa.Table] = {}
@@ -127,9 +127,9 @@ class _Limit:
         return len(failed) <= self._share * float(table.num_rows)
 
 
-def _prompts(run: Run) -> dict[str, dict[str, Any]]:
-    train = read_parquet(run.store, f"{filter_prompts.FOLDER}/train.parquet", PROMPTS)
-    return {row["prompt_id"]: row for row in train.select(["prompt_id", "prompt", "gold"]).to_pylist()}
+def _prompts(run: Run, round_number: int) -> dict[str, dict[str, Any]]:
+    train = training_prompts(run, round_number, ["prompt_id", "prompt", "gold"])
+    return {row["prompt_id"]: row for row in train.to_pylist()}
 
 
 def _sample(row: Mapping[str, Any], prompt: Mapping[str, Any]) -> Sample:

@@ -22,12 +22,13 @@ if TYPE_CHECKING:
 GROUPS = {
     "rollouts": "rollout",
     "rewards": "reward",
+    "difficulty": "difficulty",
     "advantages": "advantage",
     "gates": "gate",
     "policy": "update",
     "evaluation": "eval",
 }
-TABLES = ("plan.parquet", "rollouts", "rewards", "advantages", "gates", "evaluation")
+TABLES = ("plan.parquet", "rollouts", "rewards", "difficulty", "advantages", "gates", "evaluation")
 _LONGEST_PARAM = 500
 _TREND_EVALUATIONS = 5  # the window in which reward and held-out accuracy are compared
 

@@ -133,7 +133,8 @@ def write_round(run: Run, number: int, parts: Sequence[str] = ROUND, **policy_me
         | {"advantage": [1.25, -0.75, -0.75, 0.0][key["sample_index"]], "in_loss": key["sample_index"] < 3}
         for key in keys
     ]
-    plan = [{"position": n, "prompt_id": p, "epoch": 0} for n, p in enumerate(PROMPT_IDS)]
+    columns = {"epoch": 0, "turn": "epoch", "reserve": False}
+    plan = [{"position": n, "prompt_id": p, **columns} for n, p in enumerate(PROMPT_IDS)]
 
     def shards(rows: list[dict], schema: pa.Schema) -> dict[str, pa.Table]:
         table = pa.Table.from_pylist(rows, schema=schema)
