@@ -186,6 +186,8 @@ def _one_sentence(error: ValidationError, origin: str) -> str:
         what = f"unknown key '{key}'; known here: {known}"
     elif not key:
         what = first["msg"].removeprefix("Value error, ").rstrip(".")
+    elif first["type"] == "value_error" and isinstance(first["input"], dict):  # a whole section says nothing
+        what = f"'{key}': {first['msg'].removeprefix('Value error, ').rstrip('.')}"
     elif key == "tracking.uri":  # not repeated: it may hold a password
         what = f"'{key}': {first['msg'].removeprefix('Value error, ')}"
     else:
@@ -198,12 +200,12 @@ def _one_sentence(error: ValidationError, origin: str) -> str:
 def _fields_at(location: tuple[int | str, ...]) -> list[str]:
     model: Any = RunConfig
     for part in location:
-        if get_origin(model) is dict:  # keys of the user's own, and what each holds
-            model = get_args(model)[1]
+        if get_origin(model) in (dict, list):  # keys of the user's own or places, and what each holds
+            model = get_args(model)[-1]
             continue
         field = model.model_fields.get(str(part))
         model = field.annotation if field else None
-        if get_origin(model) is not dict and not (isinstance(model, type) and issubclass(model, BaseModel)):
+        if get_origin(model) not in (dict, list) and not (isinstance(model, type) and issubclass(model, BaseModel)):
             return []
     return list(model.model_fields)
 

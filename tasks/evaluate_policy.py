@@ -30,7 +30,7 @@ def _config(run: Run) -> Mapping[str, Any]:
         "generation": run.config.generation.model_dump(mode="json", exclude={"group_size", "shard_groups"}),
         "model.dtype": run.config.model.dtype,
         "seed": run.config.seed,
-        **reward_key(run.config.reward),
+        **reward_key(run.config.data, run.config.reward),
     }
 
 

@@ -68,7 +68,7 @@ def rescore_round(run: Run, round_number: int, config: RewardConfig, target: Sto
         assert manifest is not None, "rounds are rescored in order"
         inputs["rewards_before"] = manifest.digest
         past = smoothing.from_bytes(target.read_bytes(before.file(smoothing.FILE)))
-    fingerprint = Fingerprint("rescore", round_number, STAGE_VERSION, reward_key(config), inputs)
+    fingerprint = Fingerprint("rescore", round_number, STAGE_VERSION, reward_key(run.config.data, config), inputs)
     if not artifact.condition(fingerprint).done:
         writer = ArtifactWriter(artifact, fingerprint)
         writer.finish(score_round(run, round_number, config, writer, past, progress))

@@ -5,6 +5,8 @@ from typing import Any
 
 from prefect import task
 
+from grpo_core.prompts.config import DataConfig
+from grpo_core.prompts.rewards import source_rewards
 from grpo_core.rewards import smoothing
 from grpo_core.rewards.config import RewardConfig
 from grpo_core.rewards.score import needs_reference, reward_code, reward_settings
@@ -18,14 +20,20 @@ from tasks.stage import TASK_OPTIONS, Stage, Writers, execute, input_digest
 STAGE_VERSION = 2
 
 
-def reward_key(config: RewardConfig) -> Mapping[str, Any]:
-    """What of the reward decides scores: its config, and its code by digest."""
-    return {"reward": reward_settings(config), "reward_code": reward_code(config)}
+def reward_key(data: DataConfig, config: RewardConfig) -> Mapping[str, Any]:
+    """What of the rewards decides scores, the run's own and its sources': their config, and their code by digest."""
+    others = source_rewards(data, config)
+    key = {"reward": reward_settings(config), "reward_code": reward_code(config)}
+    if not others:  # a run without them has no such part, so that what was scored before there were any still counts
+        return key
+    of_sources = {label: [reward_settings(reward), reward_code(reward)] for label, reward in sorted(others.items())}
+    return {**key, "source_rewards": of_sources}
 
 
 def reward_inputs(run: Run, config: RewardConfig) -> Mapping[str, str]:
-    """The artifacts of the run that the reward itself asks. Raises InputMissing."""
-    return {"reference": input_digest(run, initial_policy.FOLDER)} if needs_reference(config) else {}
+    """The artifacts of the run that the rewards themselves ask. Raises InputMissing."""
+    rewards = (config, *source_rewards(run.config.data, config).values())
+    return {"reference": input_digest(run, initial_policy.FOLDER)} if any(map(needs_reference, rewards)) else {}
 
 
 def _inputs(run: Run, round_number: int) -> Mapping[str, str]:
@@ -52,7 +60,7 @@ STAGE = Stage(
     name="score_rewards",
     version=STAGE_VERSION,
     folders=lambda n: {"rewards": round_folder(n, "rewards")},
-    config=lambda run: reward_key(run.config.reward),
+    config=lambda run: reward_key(run.config.data, run.config.reward),
     inputs=_inputs,
     compute=_compute,
 )

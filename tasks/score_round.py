@@ -15,7 +15,9 @@ from grpo_core import interrupt
 from grpo_core.artifacts import ArtifactWriter, read_parquet
 from grpo_core.diagnostics import length_by_verdict, reward_metrics
 from grpo_core.errors import UserError
+from grpo_core.prompts.rewards import source_rewards
 from grpo_core.rewards import monitor, smoothing
+from grpo_core.rewards.by_source import by_source
 from grpo_core.rewards.config import RewardConfig
 from grpo_core.rewards.score import Reward, build_reward, needs_reference
 from grpo_core.rewards.verdict import Sample, Score, Verdict
@@ -29,10 +31,16 @@ MONITOR = "monitor.json"  # beside the tables: what of the monitor's finds is no
 
 @contextmanager
 def open_reward(run: Run, config: RewardConfig, past: smoothing.State | None = None) -> Iterator[Reward]:
-    """The reward with the run's starting policy at hand where it asks for that; its models are freed afterwards."""
+    """The run's reward, and those of its sources, with the run's starting policy at hand where one asks for that.
+
+    Their models are freed afterwards.
+    """
+    others = source_rewards(run.config.data, config)
     with ExitStack() as stack:
-        reference = stack.enter_context(run.local_policy(0)) if needs_reference(config) else None
-        yield stack.enter_context(build_reward(config, reference=reference, past=past))
+        asked = any(needs_reference(reward) for reward in (config, *others.values()))
+        reference = stack.enter_context(run.local_policy(0)) if asked else None
+        built = {label: (reward.name, build_reward(reward, reference=reference)) for label, reward in others.items()}
+        yield stack.enter_context(by_source(build_reward(config, reference=reference, past=past), built))
 
 
 def score_round(
@@ -128,7 +136,7 @@ class _Limit:
 
 
 def _prompts(run: Run, round_number: int) -> dict[str, dict[str, Any]]:
-    train = training_prompts(run, round_number, ["prompt_id", "prompt", "gold"])
+    train = training_prompts(run, round_number, ["prompt_id", "source", "prompt", "gold", "extra"])
     return {row["prompt_id"]: row for row in train.to_pylist()}
 
 
@@ -139,11 +147,13 @@ def _sample(row: Mapping[str, Any], prompt: Mapping[str, Any]) -> Sample:
         gold=prompt["gold"],
         prompt=prompt["prompt"],
         finish_reason=row["finish_reason"],
+        extra=json.loads(prompt["extra"] or "{}"),
         group=f"{row['round']}/{row['prompt_id']}",
         completion_tokens=len(row["completion_ids"]),
         max_new_tokens=row["max_new_tokens"],
         prompt_ids=row["prompt_ids"],
         completion_ids=row["completion_ids"],
+        source=prompt["source"],
     )
 
 

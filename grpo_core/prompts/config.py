@@ -1,17 +1,17 @@
 """The ``data`` section of a config: where prompts come from, what is kept, held out, and taken in a round."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from grpo_core.prompts.gold import GoldFormat
+from grpo_core.prompts.known import CODE_ADAPTERS, REASONING_GYM, Adapter, adapter_of
 from grpo_core.prompts.plan_config import Curriculum, DifficultyConfig, DynamicSamplingConfig
 
 PROMPT_COLUMNS = ("question", "problem", "prompt", "instruction", "query")
 GOLD_COLUMNS = ("answer", "gold", "final_answer", "solution", "target")
 REASONING_GYM_ROWS = 1000
 
-Adapter = Literal["plain", "gsm8k", "math", "humaneval", "mbpp"]
 Operand = Annotated[int, Field(ge=-(10**9), le=10**9)]
 
 
@@ -56,10 +56,13 @@ class SourceKeys(BaseModel):
     adapter: Adapter | None = Field(
         None,
         description="How rows are read: as gsm8k, math, humaneval or mbpp have them, or plain, by the columns below; "
-        "null: as its name says for a known data set, else plain.",
+        "null: as its name or hub id says for these four, else plain.",
     )
     subset: str | None = Field(
-        None, min_length=1, description="Configuration of a hub data set (main for openai/gsm8k)."
+        None,
+        min_length=1,
+        description="Configuration of a hub data set (main for openai/gsm8k); null, where gsm8k, math, humaneval or "
+        "mbpp is the source: main, all seven, the only one, sanitized.",
     )
     split: str = Field(
         "train", min_length=1, description="Split of a hub data set; a slice such as train[:1000] works."
@@ -77,7 +80,8 @@ class SourceKeys(BaseModel):
     gold_format: GoldFormat = Field(
         "auto",
         description="How the gold stands in its column: plain, gsm8k (after ####), boxed (the last filled \\boxed{}), "
-        "or auto, which decides row by row in the order gsm8k, boxed, plain.",
+        "or auto, which decides row by row in the order gsm8k, boxed, plain; for code and reasoning-gym plain unless "
+        "said otherwise.",
     )
     solution_column: str | None = Field(
         None, min_length=1, description="Column of a worked solution, against which the gold is checked; none."
@@ -87,12 +91,36 @@ class SourceKeys(BaseModel):
         min_length=1,
         description="Column that data.curriculum: column sorts by; a number, or text with one in it.",
     )
+    extra_columns: list[str] = Field(
+        default_factory=list,
+        description="Further columns for the reward to read; tests, entry_point and mode need no mention.",
+    )
     limit: int | None = Field(
         None,
         ge=1,
         description=f"Read at most so many rows; for reasoning-gym how many to make ({REASONING_GYM_ROWS}).",
     )
     additions: AdditionsConfig = Field(default_factory=AdditionsConfig)
+    options: dict[str, Any] = Field(
+        default_factory=dict, description="reasoning-gym: what the set itself takes, such as {max_terms: 4}."
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _gold_is_whole(cls, values: Any) -> Any:
+        # A program or a board may well hold a #### or a box, which is no mark of an answer there.
+        if isinstance(values, dict) and values.get("gold_format") is None:
+            source, adapter = values.get("source"), values.get("adapter")
+            if isinstance(source, str) and (
+                source.startswith(REASONING_GYM) or adapter_of(source, adapter) in CODE_ADAPTERS
+            ):
+                return {**values, "gold_format": "plain"}
+        return values
+
+    @property
+    def reads_as(self) -> Adapter:
+        """The adapter by which its rows are read."""
+        return adapter_of(self.source, self.adapter)
 
 
 class SourceConfig(SourceKeys):
@@ -105,7 +133,10 @@ class SourceConfig(SourceKeys):
         None,
         min_length=1,
         description="The reward of its rows, by name (code, math, reasoning-gym, package.module:function); null: the "
-        "run's own.",
+        "run's own, or where that is one that can't judge them code for humaneval and mbpp, and reasoning-gym.",
+    )
+    reward_options: dict[str, Any] = Field(
+        default_factory=dict, description="What that reward takes, as reward.options of a run; needs reward."
     )
     weight: float | None = Field(
         None,
@@ -119,6 +150,12 @@ class SourceConfig(SourceKeys):
         description="The first round that may take its prompts; null: the first, or for a source that is added to a "
         "run the next one that is not planned yet.",
     )
+
+    @model_validator(mode="after")
+    def _options_have_a_reward(self) -> "SourceConfig":
+        if self.reward_options and self.reward is None:
+            raise ValueError("reward_options needs reward, the name of the one that takes them")
+        return self
 
     @property
     def label(self) -> str:
@@ -162,6 +199,12 @@ class DataConfig(SourceKeys):
             return self.sources
         return [SourceConfig(**{key: getattr(self, key) for key in SourceKeys.model_fields})]
 
+    @property
+    def places(self) -> dict[str, SourceConfig]:
+        """Every source, of training and of held-out rows, by where its keys stand in the config."""
+        found = {f"data.sources.{n}": source for n, source in enumerate(self.sources)} or {"data": self.mix[0]}
+        return found | {f"data.eval_sources.{n}": source for n, source in enumerate(self.eval_sources)}
+
     @field_validator("prompt_template")
     @classmethod
     def _has_prompt(cls, template: str) -> str:
@@ -183,7 +226,7 @@ class DataConfig(SourceKeys):
             ]
             if doubled:
                 raise ValueError(f"{doubled[0]} belongs into the entries of sources, when there are any")
-        labels = [source.label for source in (*self.sources, *self.eval_sources)]
+        labels = [source.label for source in (*self.mix, *self.eval_sources)]
         if twice := next((label for label in labels if labels.count(label) > 1), None):
             raise ValueError(f"two sources are called {twice!r}; give each a name of its own")
         weighted = [source.weight is not None for source in self.sources]

@@ -23,6 +23,7 @@ from grpo_core.rewards.logprob import LOGPROB_VERSION, LogprobConfig, logprob_re
 from grpo_core.rewards.math import MATH_VERSION
 from grpo_core.rewards.math_reward import math_reward
 from grpo_core.rewards.own import entry_point, own_code, own_reward
+from grpo_core.rewards.reasoning_gym import REASONING_GYM_VERSION, ReasoningGymConfig, reasoning_gym_reward
 from grpo_core.rewards.repetition import REPETITION_VERSION, RepetitionConfig, repetition_reward
 from grpo_core.rewards.reward import Reward, retried
 from grpo_core.rewards.reward_model import REWARD_MODEL_VERSION, RewardModelConfig, reward_model_reward
@@ -81,6 +82,14 @@ BUILT_IN: dict[str, BuiltIn] = {
     ),
     "code": BuiltIn(
         CodeConfig, _alone(code_reward), CODE_VERSION, tries_again=True, neutral=frozenset({"workers", "retries"})
+    ),
+    "reasoning-gym": BuiltIn(
+        ReasoningGymConfig,
+        _alone(reasoning_gym_reward),
+        REASONING_GYM_VERSION,
+        ("reasoning-gym", "sympy"),
+        tries_again=True,
+        neutral=frozenset({"workers", "retries"}),
     ),
     "format": BuiltIn(FormatConfig, _alone(format_reward), FORMAT_VERSION),
     "length": BuiltIn(LengthConfig, _alone(length_reward), LENGTH_VERSION),
