@@ -2,7 +2,7 @@
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -15,12 +15,14 @@ from grpo_core import interrupt
 from grpo_core.artifacts import ArtifactWriter, read_parquet
 from grpo_core.diagnostics import length_by_verdict, reward_metrics
 from grpo_core.errors import UserError
+from grpo_core.labels.corrections import Corrections, corrected, corrections
 from grpo_core.rewards import monitor, smoothing
 from grpo_core.rewards.config import RewardConfig
 from grpo_core.rewards.score import Reward, build_reward, needs_reference
-from grpo_core.rewards.verdict import Sample, Score, Verdict
+from grpo_core.rewards.verdict import RewardFunction, Sample, Score, Verdict
 from grpo_core.schemas import PROMPTS, REWARDS, ROLLOUTS, Progress
 from tasks import filter_prompts
+from tasks.round_labels import scoring_labels
 from tasks.run import Run, round_folder
 from tasks.stage import input_manifest
 
@@ -28,11 +30,16 @@ MONITOR = "monitor.json"  # beside the tables: what of the monitor's finds is no
 
 
 @contextmanager
-def open_reward(run: Run, config: RewardConfig, past: smoothing.State | None = None) -> Iterator[Reward]:
+def open_reward(
+    run: Run,
+    config: RewardConfig,
+    past: smoothing.State | None = None,
+    correct: Callable[[RewardFunction], RewardFunction] | None = None,
+) -> Iterator[Reward]:
     """The reward with the run's starting policy at hand where it asks for that; its models are freed afterwards."""
     with ExitStack() as stack:
         reference = stack.enter_context(run.local_policy(0)) if needs_reference(config) else None
-        yield stack.enter_context(build_reward(config, reference=reference, past=past))
+        yield stack.enter_context(build_reward(config, reference=reference, past=past, correct=correct))
 
 
 def score_round(
@@ -44,6 +51,8 @@ def score_round(
     progress: Progress,
 ) -> Mapping[str, float]:
     """Leave a table of rewards for each shard of rollouts, the state of smoothing, and what the monitor found.
+
+    What people said of these prompts by the time the round began counts, as the config's section ``labels`` has it.
 
     Args:
         past: the state of smoothing after the round before.
@@ -57,10 +66,16 @@ def score_round(
     source = run.artifact(round_folder(round_number, "rollouts"))
     shards = source.tables()
     prompts = _prompts(run)
+    said = corrections(scoring_labels(run, round_number))
+    golds_before = _correct_golds(prompts, said)
+
+    def correct(function: RewardFunction) -> RewardFunction:
+        return corrected(function, said, golds_before, config, run.config.labels) if said else function
+
     limit = _Limit(config.max_unchecked, input_manifest(run, source.folder).rows, round_number)
     completions: list[Sequence[int]] = []
     doubtful: dict[str, pa.Table] = {}
-    with open_reward(run, config, past) as reward:
+    with open_reward(run, config, past, correct) as reward:
         for number, name in enumerate(shards):
             rollouts = read_parquet(run.store, source.file(name), ROLLOUTS).to_pylist()
             completions += [row["completion_ids"] for row in rollouts]
@@ -84,8 +99,10 @@ def score_round(
         state = smoothing.advance(past, component_values(rewards, config), config.smoothing)
         files[smoothing.FILE] = smoothing.to_bytes(state)
     writer.write_folder(lambda folder: _write_all(folder, files))
-    lengths = length_by_verdict(source.read_table(ROLLOUTS), rewards)
-    return reward_metrics(rewards) | lengths | _monitor_metrics(rewards, completions, config)
+    rollouts_table = source.read_table(ROLLOUTS)
+    lengths = length_by_verdict(rollouts_table, rewards)
+    people = _people_metrics(rollouts_table, rewards, said) if said else {}
+    return reward_metrics(rewards) | lengths | _monitor_metrics(rewards, completions, config) | people
 
 
 def component_values(rewards: pa.Table, config: RewardConfig) -> dict[str, "np.ndarray[Any, np.dtype[np.float64]]"]:
@@ -130,6 +147,29 @@ class _Limit:
 def _prompts(run: Run) -> dict[str, dict[str, Any]]:
     train = read_parquet(run.store, f"{filter_prompts.FOLDER}/train.parquet", PROMPTS)
     return {row["prompt_id"]: row for row in train.select(["prompt_id", "prompt", "gold"]).to_pylist()}
+
+
+def _correct_golds(prompts: dict[str, dict[str, Any]], said: Corrections) -> dict[str, str]:
+    """Put people's golds in the place of the data's; what stood there, by prompt, where it was another."""
+    before: dict[str, str] = {}
+    for prompt_id, label in said.golds.items():
+        row = prompts.get(prompt_id)
+        if row is not None and row["gold"] != label.value:
+            before[prompt_id], row["gold"] = row["gold"], label.value
+    return before
+
+
+def _people_metrics(rollouts: pa.Table, rewards: pa.Table, said: Corrections) -> dict[str, float]:
+    """Rollouts that a person's verdict or gold speaks of, and on how many answers and prompts people disagree."""
+    texts = dict(zip(rollouts["rollout_id"].to_pylist(), rollouts["text"].to_pylist(), strict=True))
+    rows = rewards.select(["rollout_id", "prompt_id", "extracted"]).to_pylist()
+    verdicts = sum(
+        said.verdict_on(row["prompt_id"], row["extracted"], texts[row["rollout_id"]]) is not None for row in rows
+    )
+    golds = sum(row["prompt_id"] in said.golds for row in rows)
+    return {
+        "people_verdicts": float(verdicts), "people_golds": float(golds), "people_conflicts": float(said.conflicts)
+    }  # fmt: skip
 
 
 def _sample(row: Mapping[str, Any], prompt: Mapping[str, Any]) -> Sample:
