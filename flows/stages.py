@@ -13,6 +13,7 @@ from tasks import (
     generate_rollouts,
     initial_policy,
     plan_round,
+    pull_labels,
     score_rewards,
     track_difficulty,
     update_policy,
@@ -25,6 +26,7 @@ _EVALUATE = (evaluate_policy.evaluate_policy, evaluate_policy.STAGE)
 _FILTER = (filter_prompts.filter_prompts, filter_prompts.STAGE)
 _START = ((initial_policy.initial_policy, initial_policy.STAGE), _FILTER)
 _ROUND = (
+    (pull_labels.pull_labels, pull_labels.STAGE),
     (plan_round.plan_round, plan_round.STAGE),
     (generate_rollouts.generate_rollouts, generate_rollouts.STAGE),
     (score_rewards.score_rewards, score_rewards.STAGE),

@@ -158,3 +158,22 @@ EVALUATION = pa.schema(
         pa.field("reward", pa.float64()),
     ]
 )
+
+LABELS = pa.schema(
+    [
+        _required("rollout_id", pa.string()),  # of the labelled rollout
+        _required("prompt_id", pa.string()),
+        _required("round", pa.int32()),  # of the rollout
+        _required("kind", pa.string()),  # "verdict", "gold", "tier" or "comment"
+        _required("name", pa.string()),  # as the person called it
+        _required("value", pa.string()),  # verdict: a Verdict; tier: "top", "bottom" or its number
+        _required("who", pa.string()),
+        _required("at", pa.string()),  # ISO, UTC: when the person said so last
+        _required("rationale", pa.string()),
+        _required("trace_id", pa.string()),
+        _required("assessment_id", pa.string()),
+        pa.field("extracted", pa.string()),  # these three say what was labelled, as its round's tables had it then
+        _required("completion", pa.string()),
+        pa.field("reward", pa.float64()),
+    ]
+)

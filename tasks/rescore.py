@@ -15,7 +15,7 @@ from grpo_core.schemas import REWARDS, Progress
 from grpo_core.storage import Store
 from tasks.pools import pools, pools_digest
 from tasks.run import Run, round_folder
-from tasks.score_rewards import STAGE_VERSION, reward_inputs, reward_key
+from tasks.score_rewards import STAGE_VERSION, reward_inputs, reward_key, scoring_labels_input
 from tasks.score_round import score_round
 from tasks.stage import input_digest
 
@@ -60,6 +60,7 @@ def rescore_round(run: Run, round_number: int, config: RewardConfig, target: Sto
         "rollouts": input_digest(run, round_folder(round_number, "rollouts")),
         "prompts": pools_digest(run, round_number),
         **reward_inputs(run, config),
+        **scoring_labels_input(run, round_number),
     }
     past: smoothing.State = {}
     if config.smoothing and round_number > 1:

@@ -13,6 +13,7 @@ from grpo_core.rewards.score import needs_reference, reward_code, reward_setting
 from grpo_core.schemas import Progress
 from tasks import initial_policy
 from tasks.pools import pools_digest
+from tasks.round_labels import labels_input, scoring_labels
 from tasks.run import Run, round_folder
 from tasks.score_round import score_round
 from tasks.stage import TASK_OPTIONS, Stage, Writers, execute, input_digest
@@ -36,11 +37,18 @@ def reward_inputs(run: Run, config: RewardConfig) -> Mapping[str, str]:
     return {"reference": input_digest(run, initial_policy.FOLDER)} if any(map(needs_reference, rewards)) else {}
 
 
+def scoring_labels_input(run: Run, round_number: int) -> Mapping[str, str]:
+    """What people said that may change scores of this round. Raises InputMissing."""
+    config = run.config.labels
+    return labels_input(scoring_labels(run, round_number), config.pays_ok, config.pays_wrong)
+
+
 def _inputs(run: Run, round_number: int) -> Mapping[str, str]:
     inputs = {
         "rollouts": input_digest(run, round_folder(round_number, "rollouts")),
         "prompts": pools_digest(run, round_number),
         **reward_inputs(run, run.config.reward),
+        **scoring_labels_input(run, round_number),
     }
     if run.config.reward.smoothing and round_number > 1:
         inputs["rewards_before"] = input_digest(run, round_folder(round_number - 1, "rewards"))

@@ -250,7 +250,7 @@ def test_everything_is_there(run):
     assert parent["files"]["evaluation/evaluation.parquet"]
     shards = [f"{part}/shard-0000{n}.parquet" for part in ("rollouts", "rewards", "advantages") for n in range(2)]
     tables = [*shards, "plan.parquet", "evaluation/evaluation.parquet"]
-    assert sorted(child["files"]) == sorted([*tables, "rollouts_table.json"])
+    assert sorted(child["files"]) == sorted([*tables, "rollouts_table.json", "report.html"])
     for name in tables:
         assert child["files"][name] == run.store.read_bytes(round_folder(2, name)), name
 
