@@ -37,6 +37,7 @@ STAGE_WORDS = {
     "filter_prompts": "filtering prompts",
     "plan_round": "planning",
     "generate_rollouts": "generating rollouts",
+    "sample_groups": "sampling groups",
     "score_rewards": "scoring rewards",
     "track_difficulty": "tracking difficulty",
     "compute_advantages": "computing advantages",

@@ -21,6 +21,12 @@ def sources_from(config: DataConfig, first_round: int) -> list[SourceConfig]:
     return [source for source in config.mix if (source.from_round or 1) == max(first_round, 1)]
 
 
+def sources_at(config: DataConfig, round_number: int) -> DataConfig:
+    """The section as it is for a round: without the sources that join later."""
+    there = [source for source in config.sources if (source.from_round or 1) <= max(round_number, 1)]
+    return config.model_copy(update={"sources": there})
+
+
 def joining_rounds(config: DataConfig) -> list[int]:
     """The rounds from which each pool may be taken, the first one's 1 included, in order."""
     return sorted({source.from_round or 1 for source in config.mix})

@@ -45,7 +45,7 @@ def round_report(run: Run, round_number: int) -> bytes:
         "folder": f"{run.uri}/{round_folder(round_number)}",
         "audit": f"grpo-rounds audit {shlex.quote(run.uri)}",
         "tiles": _tiles(rows, by_prompt),
-        "prompts": read_prompts(run),
+        "prompts": read_prompts(run, round_number),
         "notes": _notes(run, round_number),
         "labels": _first(sorted(labels, key=lambda label: (label.at, label.assessment_id), reverse=True), _LABELS),
         "changed": _first(_changed_by_people(run, round_number, rows), _ROLLOUTS),

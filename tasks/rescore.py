@@ -59,7 +59,7 @@ def rescore_round(run: Run, round_number: int, config: RewardConfig, target: Sto
     inputs = {
         "rollouts": input_digest(run, round_folder(round_number, "rollouts")),
         "prompts": pools_digest(run, round_number),
-        **reward_inputs(run, config),
+        **reward_inputs(run, round_number, config),
         **scoring_labels_input(run, round_number),
     }
     past: smoothing.State = {}
@@ -69,7 +69,7 @@ def rescore_round(run: Run, round_number: int, config: RewardConfig, target: Sto
         assert manifest is not None, "rounds are rescored in order"
         inputs["rewards_before"] = manifest.digest
         past = smoothing.from_bytes(target.read_bytes(before.file(smoothing.FILE)))
-    fingerprint = Fingerprint("rescore", round_number, STAGE_VERSION, reward_key(run.config.data, config), inputs)
+    fingerprint = Fingerprint("rescore", round_number, STAGE_VERSION, reward_key(config), inputs)
     if not artifact.condition(fingerprint).done:
         writer = ArtifactWriter(artifact, fingerprint)
         writer.finish(score_round(run, round_number, config, writer, past, progress))

@@ -3,9 +3,9 @@
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from grpo_core.artifacts import read_parquet
 from grpo_core.report.rows import Row
-from grpo_core.schemas import ADVANTAGES, PROMPTS, REWARDS, ROLLOUTS
+from grpo_core.schemas import ADVANTAGES, REWARDS, ROLLOUTS
+from tasks.pools import training_prompts
 from tasks.run import Run, round_folder
 
 TABLES = ("rollouts", "rewards", "advantages")
@@ -33,11 +33,10 @@ def read_rows(run: Run, round_number: int) -> list[Row]:
 
 
 def read_prompts(
-    run: Run, columns: tuple[str, ...] = ("prompt", "source", "source_row")
+    run: Run, round_number: int, columns: tuple[str, ...] = ("prompt", "source", "source_row")
 ) -> dict[str, dict[str, object]]:
-    """The training prompts by id."""
-    names = ("prompt_id", *columns)
-    table = read_parquet(run.store, "prompts/train.parquet", pa.schema([PROMPTS.field(name) for name in names]))
+    """The training prompts that a round may take, by id."""
+    table = training_prompts(run, round_number, ["prompt_id", *columns])
     return {row["prompt_id"]: row for row in table.to_pylist()}
 
 

@@ -41,7 +41,7 @@ def write_traces(run: Run, round_number: int, experiment_id: str, child: "Mirror
     from mlflow.tracing.client import TracingClient
 
     client: Any = TracingClient(child.client.tracking_uri)
-    prompts = read_prompts(run)
+    prompts = read_prompts(run, round_number)
     rows = {
         trace_ids.trace_id(run.identity, row.rollout_id, row.text): row
         for row in worth_labelling(
