@@ -12,6 +12,7 @@ from grpo_core.errors import UserError
 from grpo_core.evaluation import EvaluationConfig
 from grpo_core.gates.config import GatesConfig
 from grpo_core.generation.engine import GenerationConfig
+from grpo_core.labels.config import LabelsConfig
 from grpo_core.models import ModelConfig
 from grpo_core.policy.config import UpdateConfig
 from grpo_core.prompts.config import DataConfig
@@ -37,6 +38,7 @@ class TrackingConfig(BaseModel):
     )
     experiment: str = Field("grpo-rounds", min_length=1, description="MLflow experiment that holds the run.")
     table_rows: int = Field(200, ge=0, description="Rollouts a round in the JSON table that MLflow's UI can show.")
+    traces: int = Field(24, ge=0, description="Rollouts a round as traces in MLflow, for people to label; 0: none.")
 
     @field_validator("uri")
     @classmethod
@@ -60,6 +62,7 @@ class RunConfig(BaseModel):
     data: DataConfig = Field(default_factory=DataConfig)
     generation: GenerationConfig = Field(default_factory=GenerationConfig)
     reward: RewardConfig = Field(default_factory=RewardConfig)
+    labels: LabelsConfig = Field(default_factory=LabelsConfig)
     advantage: AdvantageConfig = Field(default_factory=AdvantageConfig)
     update: UpdateConfig = Field(default_factory=UpdateConfig)
     gates: GatesConfig = Field(default_factory=GatesConfig)

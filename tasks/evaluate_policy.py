@@ -30,7 +30,7 @@ def _config(run: Run) -> Mapping[str, Any]:
         "generation": run.config.generation.model_dump(mode="json", exclude={"group_size", "shard_groups"}),
         "model.dtype": run.config.model.dtype,
         "seed": run.config.seed,
-        **reward_key(run.config.data, run.config.reward),
+        **reward_key(run.config.reward),
     }
 
 
@@ -64,7 +64,7 @@ STAGE = Stage(
     inputs=lambda run, n: {
         "policy": input_digest(run, round_folder(n, "policy")),
         "prompts": input_digest(run, filter_prompts.FOLDER),
-        **reward_inputs(run, run.config.reward),
+        **reward_inputs(run, 1, run.config.reward),  # what is held out comes with the first pool
     },
     compute=_compute,
     models=lambda n: [round_folder(n, "policy")],

@@ -6,6 +6,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 
 from grpo_core.prompts.gold import GoldFormat
 from grpo_core.prompts.known import CODE_ADAPTERS, REASONING_GYM, Adapter, adapter_of
+from grpo_core.prompts.plan_config import Curriculum, DifficultyConfig, DynamicSamplingConfig
 
 PROMPT_COLUMNS = ("question", "problem", "prompt", "instruction", "query")
 GOLD_COLUMNS = ("answer", "gold", "final_answer", "solution", "target")
@@ -183,6 +184,13 @@ class DataConfig(SourceKeys):
         64, ge=0, description="Training rows held out for evaluation; 0 is allowed where eval_sources are given."
     )
     prompts_per_round: int = Field(16, ge=1, description="Prompts a round takes, without replacement within an epoch.")
+    curriculum: Curriculum = Field(
+        "shuffle",
+        description="Order of an epoch: shuffle, pass_rate (what is solved most often comes first), or column (by each "
+        "source's order_column, smallest first).",
+    )
+    difficulty: DifficultyConfig = Field(default_factory=DifficultyConfig)
+    dynamic_sampling: DynamicSamplingConfig = Field(default_factory=DynamicSamplingConfig)
 
     @property
     def mix(self) -> list[SourceConfig]:

@@ -121,18 +121,28 @@ BUILT_IN: dict[str, BuiltIn] = {
 """The rewards that come with the house, by name: a new one is entered here."""
 
 
-def build_reward(config: RewardConfig, *, reference: Path | None = None, past: State | None = None) -> Reward:
+def build_reward(
+    config: RewardConfig,
+    *,
+    reference: Path | None = None,
+    past: State | None = None,
+    correct: Callable[[RewardFunction], RewardFunction] | None = None,
+) -> Reward:
     """The reward of a config. Cheap: worker processes start, and models load, when a sample first needs them.
 
     Args:
         reference: folder of the run's starting policy, for a reward for which :func:`needs_reference` is true.
         past: the state of smoothing after the round before; None: no past.
+        correct: wraps the function whose verdict is the rollout's, before components are combined.
 
     Raises:
         UserError: for a name that is neither built in nor an importable function, or options that it does not take.
     """
     functions = {key: _function(part, config, where, reference) for key, where, part in _parts(config)}
     parts = {key: _retried(part, functions[key], config.retries) for key, _, part in _parts(config)}
+    if correct is not None:
+        decisive = config.verdict_component if config.components else ""
+        parts[decisive] = correct(parts[decisive])
 
     def close() -> None:
         for function in functions.values():
