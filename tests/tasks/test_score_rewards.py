@@ -9,8 +9,8 @@ import pytest
 from stored_run import store_run
 from support import digests
 
+from grpo_core.config import RunConfig
 from grpo_core.errors import UserError
-from grpo_core.prompts.config import DataConfig
 from grpo_core.rewards.config import RewardConfig
 from grpo_core.rewards.own import own_code
 from grpo_core.schemas import ADVANTAGES, REWARDS
@@ -120,19 +120,24 @@ def test_the_rows_of_a_source_meet_its_reward_with_their_extra(tmp_path: Path) -
     assert [name for name, _ in rows["a/0"]["components"]] == ["box", "correct"]
 
 
-def test_the_key_holds_the_rewards_of_sources_where_there_are_any(tmp_path: Path) -> None:
-    data, own = DataConfig(**MIX), RewardConfig()
-    own_code.cache_clear()
-    key = score_rewards.reward_key(data, own)
-    assert set(key) == {"reward", "reward_code", "source_rewards"}
-    assert set(score_rewards.reward_key(DataConfig(), own)) == {"reward", "reward_code"}
-    more = json.loads(json.dumps(MIX))
-    more["sources"][1]["reward_options"] = {"times": 3}
-    assert score_rewards.reward_key(DataConfig(**more), own) != key
-    own_code.cache_clear()  # its module is another one, as after a restart
-    sys.modules.pop("stage_rewards_for_tests", None)
+def test_the_rewards_of_sources_are_an_input_where_there_are_any(tmp_path: Path) -> None:
+    own, plain = RewardConfig(), store_run(tmp_path / "plain", {1: {"a": ["1"]}})
+    assert score_rewards.reward_inputs(plain, 1, own) == {}
+
+    def found(times: int, **joining: int) -> object:
+        own_code.cache_clear()  # its module is another one now and then, as after a restart
+        sys.modules.pop("stage_rewards_for_tests", None)
+        options = {"reward_options": {"times": times}}
+        data = {"sources": [MIX["sources"][0], MIX["sources"][1] | options | joining]}
+        run = Run(plain.uri, RunConfig.model_validate({"data": data}))
+        return score_rewards.reward_inputs(run, 1, own).get("source_rewards")
+
+    before = found(2)
+    assert before is not None
+    assert found(2) == before != found(3)
+    assert found(2, from_round=2) is None  # it joins later: round 1 does not depend on it
     (tmp_path / "stage_rewards_for_tests.py").write_text(OWN + "# another\n")
-    assert score_rewards.reward_key(data, own) != key
+    assert found(2) != before
 
 
 def test_a_broken_checker_stops_the_round_and_only_what_failed_is_scored_again(tmp_path: Path) -> None:
