@@ -3,6 +3,7 @@
 import difflib
 import importlib.metadata
 import json
+import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -98,17 +99,20 @@ def _gold(name: str, entry: Mapping[str, Any]) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """The value in Python's own types, which a literal can hold: subclasses (enums, numpy's) become what they are."""
+    """The value in Python's own types, which a literal can hold: subclasses (enums, numpy's) become what they are.
+
+    Anything else becomes text: a fraction among the variables of gsm_symbolic is there for show, no scorer reads it.
+    """
     if isinstance(value, np.generic):
         value = value.item()
     if isinstance(value, dict):
         return {_plain(key): _plain(part) for key, part in value.items()}
-    for collection in (list, tuple, set):
+    if isinstance(value, (set, frozenset)):
+        return sorted(map(_plain, value), key=repr)  # the order of a set differs from process to process
+    for collection in (list, tuple):
         if isinstance(value, collection):
             return collection(_plain(part) for part in value)
     for scalar in (str, bool, int, float):
-        if isinstance(value, scalar):
+        if isinstance(value, scalar) and not (isinstance(value, float) and not math.isfinite(value)):
             return scalar(value)
-    if value is None:
-        return None
-    raise UserError(f"data.source: reasoning-gym gives a {type(value).__name__}, which can't be kept; take another.")
+    return None if value is None else str(value)

@@ -70,6 +70,7 @@ def test_golds_of_many_kinds_of_set_are_right() -> None:
     )  # fmt: skip
     samples = [sample for name in names for sample in rows(name)]
     assert {s.id: f.detail for s, f in zip(samples, score(samples), strict=True) if f.reward != 1.0} == {}
+    assert all(len(rows(name)) == 2 for name in ("gsm_symbolic", "codeio"))  # their entries hold fractions and the like
 
 
 @pytest.mark.slow
