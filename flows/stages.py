@@ -13,6 +13,7 @@ from tasks import (
     generate_rollouts,
     initial_policy,
     plan_round,
+    promote_policy,
     score_rewards,
     update_policy,
 )
@@ -20,6 +21,7 @@ from tasks.run import Run
 from tasks.stage import InputMissing, Stage
 
 _EVALUATE = (evaluate_policy.evaluate_policy, evaluate_policy.STAGE)
+_PROMOTE = (promote_policy.promote_policy, promote_policy.STAGE)
 _START = ((initial_policy.initial_policy, initial_policy.STAGE), (filter_prompts.filter_prompts, filter_prompts.STAGE))
 _ROUND = (
     (plan_round.plan_round, plan_round.STAGE),
@@ -34,7 +36,11 @@ _ROUND = (
 def stages_of(run: Run, round_number: int) -> list[tuple[Any, Stage]]:
     """Prefect tasks and stages of a round, in order. Round 0 brings the starting policy and the prompts."""
     stages = list(_ROUND if round_number else _START)
-    return [*stages, _EVALUATE] if evaluate_policy.is_due(run, round_number) else stages
+    if evaluate_policy.is_due(run, round_number):
+        stages.append(_EVALUATE)
+    if promote_policy.is_due(run, round_number):
+        stages.append(_PROMOTE)
+    return stages
 
 
 @dataclass(frozen=True, slots=True)

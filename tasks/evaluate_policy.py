@@ -67,7 +67,7 @@ STAGE = Stage(
         **reward_inputs(run, run.config.reward),
     },
     compute=_compute,
-    models=lambda n: [round_folder(n, "policy")],
+    models=lambda _, n: [round_folder(n, "policy")],
     needed=False,
 )
 

@@ -1,4 +1,4 @@
-"""Stage: the policy of the round before answers each planned prompt G times, shard by shard."""
+"""Stage: the policy that the round starts from answers each planned prompt G times, shard by shard."""
 
 import json
 from collections.abc import Mapping
@@ -18,13 +18,14 @@ from grpo_core.schemas import PLAN, PROMPTS, ROLLOUTS, Progress, rollout_id, shi
 from tasks import filter_prompts
 from tasks.run import Run, round_folder
 from tasks.stage import TASK_OPTIONS, Stage, Writers, execute, input_digest
+from tasks.start_policy import start_of
 
 STAGE_VERSION = 2
 
 
 def _inputs(run: Run, round_number: int) -> Mapping[str, str]:
     return {
-        "policy": input_digest(run, round_folder(round_number - 1, "policy")),
+        "policy": input_digest(run, round_folder(start_of(run, round_number), "policy")),
         "plan": input_digest(run, round_folder(round_number, "plan.parquet")),
         "prompts": input_digest(run, filter_prompts.FOLDER),
     }
@@ -36,11 +37,14 @@ def _compute(run: Run, round_number: int, writers: Writers, progress: Progress) 
     plan = read_parquet(run.store, round_folder(round_number, "plan.parquet"), PLAN)["prompt_id"].to_pylist()
     shards = [plan[start : start + config.shard_groups] for start in range(0, len(plan), config.shard_groups)]
     total = len(plan) * config.group_size
-    policy_digest = input_digest(run, round_folder(round_number - 1, "policy"))
+    policy_digest = input_digest(run, round_folder(start_of(run, round_number), "policy"))
     pending = {n: ids for n, ids in enumerate(shards) if not writer.has(shard_name(n))}
     done = total - config.group_size * sum(len(ids) for ids in pending.values())
     if pending or not writer.has(CANARY_FILE):
-        with run.local_policy(round_number - 1) as folder, open_engine(folder, run.config.model, config) as engine:
+        with (
+            run.local_policy(start_of(run, round_number)) as folder,
+            open_engine(folder, run.config.model, config) as engine,
+        ):
             probed = {"policy": policy_digest, "mean_difference": check_canary(engine, folder)}
             if not writer.has(CANARY_FILE):
                 writer.write_json(CANARY_FILE, probed)
@@ -126,7 +130,7 @@ STAGE = Stage(
     },
     inputs=_inputs,
     compute=_compute,
-    models=lambda n: [round_folder(n - 1, "policy")],
+    models=lambda run, n: [round_folder(start_of(run, n), "policy")],
 )
 
 

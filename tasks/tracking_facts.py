@@ -26,8 +26,9 @@ GROUPS = {
     "gates": "gate",
     "policy": "update",
     "evaluation": "eval",
+    "promotion": "promotion",
 }
-TABLES = ("plan.parquet", "rollouts", "rewards", "advantages", "gates", "evaluation")
+TABLES = ("plan.parquet", "rollouts", "rewards", "advantages", "gates", "evaluation", "promotion")
 _LONGEST_PARAM = 500
 _TREND_EVALUATIONS = 5  # the window in which reward and held-out accuracy are compared
 
