@@ -132,6 +132,12 @@ def metric_points(found: RoundOnDisk) -> list["Metric"]:
     return points
 
 
+def evaluation_metrics(manifest: Manifest) -> dict[str, float]:
+    """The finite metrics of an evaluation by the names that ``metric_points`` gives them."""
+    named = {f"{GROUPS['evaluation']}/{metric_name(key)}": float(value) for key, value in manifest.metrics.items()}
+    return {key: value for key, value in named.items() if math.isfinite(value)}
+
+
 def metric_name(key: str) -> str:
     """A name that MLflow takes: ``pass@8`` becomes ``pass_at_8``."""
     return re.sub(r"[^\w./ -]", "_", key.replace("@", "_at_"), flags=re.ASCII)

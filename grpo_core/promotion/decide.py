@@ -46,6 +46,6 @@ def decide(config: PromotionConfig, found: Comparison | None, champion: int) -> 
     reason = (
         f"{config.score} {found.candidate_score:.1%} against {found.champion_score:.1%} of round {champion}, the "
         f"champion, on {found.prompts} prompts: {found.difference:+.1%} ({found.low:+.1%} to {found.high:+.1%}), a gain"
-        f"{bar} in {found.better:.1%} of the resamples where promotion.confidence is {config.confidence:g}"
+        f"{bar} in {found.better:.1%} of the resamples; promotion.confidence is {config.confidence:g}"
     )
     return Decision("promoted" if promotes else "refused", found.worse >= config.confidence, reason)
