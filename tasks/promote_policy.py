@@ -43,7 +43,7 @@ def _inputs(run: Run, round_number: int) -> Mapping[str, str]:
             continue
         inputs[f"{succession}_decision"] = input_digest(run, promotion_folder(previous["round"]))
         champion = int(previous[succession]["champion_after"]["round"])
-        if has_evaluation(run, champion):
+        if _can_compare(run, champion):
             inputs[f"{succession}_champion"] = input_digest(run, round_folder(champion, "evaluation"))
     return inputs
 
@@ -82,11 +82,18 @@ def _judge(run: Run, round_number: int, champion: int | None) -> tuple[Decision,
     if champion is None:
         return first(), None
     config = run.config.promotion
-    if not has_evaluation(run, champion):
+    if not _can_compare(run, champion):
         return cannot_tell(f"the evaluation of round {champion}, the champion, is lost"), None
     seed = hash64(run.config.seed, "promotion", round_number, champion)
     figures = compare(_evaluation(run, round_number), _evaluation(run, champion), config, seed=seed)
     return decide(config, figures, champion), figures
+
+
+def _can_compare(run: Run, champion: int) -> bool:
+    """Whether the champion's evaluation can be read; one made where the run once ended is never made again."""
+    if evaluate_policy.is_due(run, champion):
+        return has_evaluation(run, champion)
+    return run.artifact(round_folder(champion, "evaluation")).condition().done
 
 
 def _evaluation(run: Run, round_number: int) -> pa.Table:
