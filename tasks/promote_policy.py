@@ -37,14 +37,17 @@ def _config(run: Run) -> Mapping[str, Any]:
 
 def _inputs(run: Run, round_number: int) -> Mapping[str, str]:
     inputs = {kind: input_digest(run, round_folder(round_number, kind)) for kind in ("policy", "evaluation")}
+    decided = run.artifact(promotion_folder(round_number)).manifest()
     for succession in SUCCESSIONS:
         previous = newest_decision(run, round_number, succession)
         if previous is None:
             continue
         inputs[f"{succession}_decision"] = input_digest(run, promotion_folder(previous["round"]))
         champion = int(previous[succession]["champion_after"]["round"])
-        if _can_compare(run, champion):
-            inputs[f"{succession}_champion"] = input_digest(run, round_folder(champion, "evaluation"))
+        evaluation = run.artifact(round_folder(champion, "evaluation")).manifest()
+        # A champion that was beaten long ago may have lost its evaluation and its policy: what was decided stays so.
+        before = decided.parts["inputs"].get(f"{succession}_champion", "lost") if decided else "lost"
+        inputs[f"{succession}_champion"] = evaluation.digest if evaluation else before
     return inputs
 
 
@@ -82,18 +85,11 @@ def _judge(run: Run, round_number: int, champion: int | None) -> tuple[Decision,
     if champion is None:
         return first(), None
     config = run.config.promotion
-    if not _can_compare(run, champion):
+    if not run.artifact(round_folder(champion, "evaluation")).condition().done:
         return cannot_tell(f"the evaluation of round {champion}, the champion, is lost"), None
     seed = hash64(run.config.seed, "promotion", round_number, champion)
     figures = compare(_evaluation(run, round_number), _evaluation(run, champion), config, seed=seed)
     return decide(config, figures, champion), figures
-
-
-def _can_compare(run: Run, champion: int) -> bool:
-    """Whether the champion's evaluation can be read; one made where the run once ended is never made again."""
-    if evaluate_policy.is_due(run, champion):
-        return has_evaluation(run, champion)
-    return run.artifact(round_folder(champion, "evaluation")).condition().done
 
 
 def _evaluation(run: Run, round_number: int) -> pa.Table:

@@ -48,7 +48,9 @@ class _Candidate:
 
 def sync_registry(record: Record, run: Run) -> None:
     """Bring the registry up to the decisions on disk. Raises what the store raises."""
-    candidates = [found for number in run.rounds_on_disk() if (found := _candidate(run, number))]
+    # A round without a run of its own in MLflow (yet) waits for the next sync of all.
+    recorded = [number for number in run.rounds_on_disk() if number in {0, *record.children}]
+    candidates = [found for number in recorded if (found := _candidate(run, number))]
     if not candidates or not run.config.promotion.enabled:
         return
     client, name = record.client, run.config.promotion.model or run.config.name

@@ -148,6 +148,19 @@ def test_a_lost_evaluation_of_the_champion_refuses(tmp_path):
     assert decision_about(run, 1)["registry"]["reason"] == "the evaluation of round 0, the champion, is lost"
 
 
+@pytest.mark.parametrize("name", ["evaluation.parquet", "manifest.json"])
+def test_what_was_decided_against_a_champion_stays_when_its_evaluation_is_lost_later(tmp_path, name):
+    run = open_run_of(tmp_path / "run", **EVERY, promotion=BACK)
+    judge(run, {0: 2, 1: 12, 2: 20, 3: 1})
+    before = {n: decision_about(run, n) for n in range(4)}
+    run.artifact(round_folder(1, "policy")).retire()
+    (tmp_path / "run/rounds/0001/evaluation" / name).write_text("harmed")
+    assert not promote_policy.is_due(run, 1)
+    assert [state(run, n) for n in (0, 2, 3)] == ["done"] * 3
+    assert {n: decision_about(run, n) for n in range(4)} == before
+    assert [start_of(run, n) for n in (2, 3, 4)] == [1, 2, 2]
+
+
 def test_failed_checks_are_left_out(tmp_path):
     run = open_run_of(tmp_path / "run", **EVERY)
     judge(run, {0: 0})

@@ -231,6 +231,19 @@ def test_a_version_whose_policy_was_removed_says_so(place):
     assert weights == ["run folder", "removed by retention", "run folder"]
 
 
+def test_a_round_that_mlflow_has_no_run_of_waits_for_the_next_whole_sync(place):
+    run = open_run_of(place / "run", **EVERY)
+    judge(run, {0: 4, 1: 12, 2: 13})
+    record = connect(run, place_of(run.uri, run.config.tracking))
+    record.child(2, 0)
+    sync_registry(record, run)
+    assert [version["round"] for version in held(place)[0]] == [0, 2]
+    sync(run)
+    versions, aliases = held(place)
+    assert sorted(version["round"] for version in versions) == [0, 1, 2]
+    assert aliases == {"champion": 1}
+
+
 def test_turned_off_there_is_no_model(place):
     run = open_run_of(place / "run", **EVERY, promotion={"enabled": False})
     judge(run, {0: 4})
