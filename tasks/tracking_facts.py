@@ -27,7 +27,8 @@ GROUPS = {
     "policy": "update",
     "evaluation": "eval",
 }
-TABLES = ("plan.parquet", "rollouts", "rewards", "advantages", "gates", "evaluation")
+TABLES = ("plan.parquet", "rollouts", "rewards", "advantages", "gates", "steps", "evaluation")
+_TOLD_ELSEWHERE = ("steps",)  # their stage's metrics and seconds are its policy's
 _LONGEST_PARAM = 500
 _TREND_EVALUATIONS = 5  # the window in which reward and held-out accuracy are compared
 
@@ -118,6 +119,8 @@ def metric_points(found: RoundOnDisk) -> list["Metric"]:
 
     points, dropped = [], 0
     for name, manifest in found.manifests.items():
+        if name in _TOLD_ELSEWHERE:
+            continue
         at = milliseconds(manifest.finished_at)
         group = "model" if (name, found.number) == ("policy", 0) else GROUPS.get(name, name.partition(".")[0])
         values = {f"{group}/{metric_name(key)}": float(value) for key, value in manifest.metrics.items()}
