@@ -34,7 +34,10 @@ _ROUND = (
 def stages_of(run: Run, round_number: int) -> list[tuple[Any, Stage]]:
     """Prefect tasks and stages of a round, in order. Round 0 brings the starting policy and the prompts."""
     stages = list(_ROUND if round_number else _START)
-    return [*stages, _EVALUATE] if evaluate_policy.is_due(run, round_number) else stages
+    if evaluate_policy.is_due(run, round_number):
+        stages.append(_EVALUATE)
+    branch = run.branch
+    return [(t, s) for t, s in stages if branch is None or branch.makes(s.name, round_number)]
 
 
 @dataclass(frozen=True, slots=True)

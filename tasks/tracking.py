@@ -34,6 +34,7 @@ Status = Literal["RUNNING", "FINISHED", "FAILED", "KILLED"]
 
 SYNCED_TAG = "grpo_rounds.synced"  # digest of all that a round has on disk: equal means that nothing is to be done
 GATES_TAG = "grpo_rounds.gates"  # what the gates of a round found and did
+BRANCH_TAG = "grpo_rounds.branch_of"  # the identity of the run that a branch was made from
 _LONGEST_TAG = 4000  # MLflow takes 5000 characters
 _TABLE_OF = ("rollouts", "rewards", "advantages")  # what the table of rollouts is made of
 _FORMAT = 1  # raised when the same round would be mirrored otherwise
@@ -52,7 +53,7 @@ class Tracker:
 
     def __init__(self, run: Run) -> None:
         self.run = run
-        self.place = place_of(run.uri, run.config.tracking)
+        self.place = place_of(run.branch.parent if run.branch else run.uri, run.config.tracking)
         self.ui_command = self.place.ui_command
         self.problem: str | None = None
         self._record: Record | None = None
@@ -122,6 +123,8 @@ class Tracker:
         parent.rename(run.config.name)
         note = f"Run folder: `{run.uri}`. It is the truth; rebuild this record with `grpo-rounds track {run.uri}`."
         parent.set_tags({"grpo_rounds.folder": run.uri, "mlflow.note.content": note})
+        if run.branch:
+            parent.set_tags({BRANCH_TAG: run.branch.parent_id})
         params = params_of(run.config)
         parent.add_params(params)
         # A param is set once; what may change while a run lives goes on as a tag.
