@@ -55,16 +55,19 @@ def test_retrained_with_nothing_changed_it_has_the_runs_own_bytes(run: Path) -> 
     assert report.differs == {}
     assert report.evaluation is not None
     assert {old == new for old, new in report.evaluation.values()} == {True}
-    stored = {
-        name for name in ("rewards", "rollouts", "plan.parquet", "gates") if (place / "rounds/0001" / name).exists()
+    assert {path.name for path in (place / "rounds/0001").iterdir()} == {
+        "advantages",
+        "steps",
+        "trainer_state",
+        "policy",
     }
-    assert stored == set()
     # Made already: nothing is written again but what tells of it.
     written = {path: path.stat().st_mtime_ns for path in (place / "rounds").rglob("*")}
     assert branch(run, retrain=True, evaluate=True)[1] == report
     assert {path: path.stat().st_mtime_ns for path in (place / "rounds").rglob("*")} == written
 
 
+@pytest.mark.slow
 def test_killed_inside_it_ends_with_the_same_bytes(command: Any, run: Path, tmp_path: Path) -> None:
     before = every_file(run)
     wish = (
@@ -74,7 +77,6 @@ def test_killed_inside_it_ends_with_the_same_bytes(command: Any, run: Path, tmp_
     environment = {"PYTHONPATH": str(ROOT / "tests")}
     for fault in (
         "after-rename:rounds/0001/rewards/shard-00001.parquet",
-        "before-manifest:rounds/0001/advantages",
         "before-rename:rounds/0001/update_checkpoint/step-000002/*",
         "after-rename:rounds/0002/steps/steps.parquet",
         "before-rename:rounds/0002/evaluation/manifest.json",
