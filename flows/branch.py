@@ -119,9 +119,10 @@ def make_branch(plan: Plan, on_round: Callable[[Change], None] = lambda _: None)
         before = read_branch(store)
         store.sweep()
         told = planned if before is None else replace(planned, created=before.created)
+        # In this order a kill in between leaves a folder that is taken for no other thing.
+        store.write_bytes(CONFIG, to_yaml(plan.config).encode())
         store.write_bytes(BRANCH, told.to_bytes(plan.place))
         give_identity(store)
-        store.write_bytes(CONFIG, to_yaml(plan.config).encode())
         branch = Run(store.uri, plan.config)
         found: list[Change] = []
         for number in range(planned.first, planned.last + 1):
@@ -205,6 +206,9 @@ def _numbers(run: Run, rounds: str | None, needed: list[str]) -> list[int]:
     if not there:
         raise UserError(f"'{run.uri}' has no {what} yet; run: grpo-rounds resume {run.uri}")
     if rounds is None:
+        gap = next((n for n in range(there[0], there[-1]) if n not in there), None)
+        if gap is not None:
+            raise UserError(f"'{run.uri}' has no {what} of round {gap}; run: grpo-rounds resume {run.uri}")
         return there
     found = re.fullmatch(r"\s*(\d+)\s*(?:-\s*(\d+)\s*)?", rounds)
     if not found:
@@ -247,7 +251,7 @@ def _require_policy(run: Run, first: int) -> None:
 def _require_free(run: Run, place: str) -> None:
     store = Store(place)
     found = read_branch(store)
-    if found is None and store.exists(IDENTITY):
+    if found is None and (store.exists(IDENTITY) or store.files("rounds")):
         raise UserError(f"'{place}' is a training run itself, and a branch never goes into one; give --out another.")
     if found is not None and found.parent_id != run.identity:
         raise UserError(f"'{place}' is a branch of another run, '{found.parent}'; give --out another.")
@@ -260,7 +264,7 @@ def _digests(run: Run, config: RunConfig, borrowed: list[str], numbers: list[int
         folders.append(initial_policy.FOLDER)
     folders += _start(numbers[0]) if retrain else []
     manifests = {folder: run.artifact(folder).manifest() for folder in folders}
-    return {folder: manifest.digest for folder, manifest in manifests.items() if manifest is not None}
+    return {folder: "" if manifest is None else manifest.digest for folder, manifest in manifests.items()}
 
 
 def _prove(run: Run, folders: Iterable[str]) -> None:

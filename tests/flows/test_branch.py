@@ -76,6 +76,8 @@ def test_killed_inside_it_ends_with_the_same_bytes(command: Any, run: Path, tmp_
     )
     environment = {"PYTHONPATH": str(ROOT / "tests")}
     for fault in (
+        "after-rename:config.yaml",
+        "after-rename:branch.json",
         "after-rename:rounds/0001/rewards/shard-00001.parquet",
         "before-rename:rounds/0001/update_checkpoint/step-000002/*",
         "after-rename:rounds/0002/steps/steps.parquet",
@@ -186,6 +188,10 @@ def test_harmed_files_of_the_run_are_not_branched_from(run: Path) -> None:
     with pytest.raises(UserError, match="rounds/0002/rewards' is damaged"):
         branch(run, advantage="rank")
     assert not (run / "branches").exists()
+    (run / "rounds/0001/rollouts/manifest.json").unlink()
+    (run / "rounds/0002/rewards/manifest.json").unlink()
+    with pytest.raises(UserError, match="has no rollouts and rewards yet; run: grpo-rounds resume"):
+        branch(run, advantage="rank")
 
 
 def test_a_branch_goes_into_no_run_and_no_other_runs_branch(run: Path, tmp_path: Path) -> None:
