@@ -90,3 +90,9 @@ def open_store(uri: str) -> Store:
     own = Store(uri)
     branch = read_branch(own)
     return own if branch is None else Overlay(own, open_store(branch.parent), branch.owns)
+
+
+def origin(uri: str) -> str:
+    """The run that stands alone at the root of a branch, or of a branch of one; any other run is its own."""
+    branch = read_branch(Store(uri))
+    return uri if branch is None else origin(branch.parent)

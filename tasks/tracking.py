@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Literal
 from grpo_core.artifacts import Manifest, digest_json, read_parquet
 from grpo_core.errors import UserError
 from grpo_core.schemas import REJECTED
+from tasks.branch import origin
 from tasks.learning_curve import draw_curve
 from tasks.mirror import Mirror
 from tasks.rollout_table import rollout_table
@@ -53,7 +54,7 @@ class Tracker:
 
     def __init__(self, run: Run) -> None:
         self.run = run
-        self.place = place_of(run.branch.parent if run.branch else run.uri, run.config.tracking)
+        self.place = place_of(origin(run.uri), run.config.tracking)
         self.ui_command = self.place.ui_command
         self.problem: str | None = None
         self._record: Record | None = None

@@ -18,6 +18,7 @@ from grpo_core.schemas import ADVANTAGES, STEPS
 from tasks.branch_report import Report
 from tasks.rescore import compare_advantages
 from tasks.run import open_run
+from tasks.tracking import Tracker
 
 ODD = "support:odd_bytes"  # on the tiny run's rollouts a reward that differs within groups
 
@@ -154,6 +155,7 @@ def test_another_estimator_on_the_runs_own_rewards(run: Path) -> None:
     assert found.artifact("rounds/0002/rollouts").condition().done
     assert found.artifact("rounds/0002/advantages").condition().done
     assert report.differs == {"advantage.estimator": ["rank", "centred"]}
+    assert Tracker(found).place == Tracker(open_run(str(run))).place
 
 
 def test_a_run_that_moved_keeps_its_branches(run: Path) -> None:
