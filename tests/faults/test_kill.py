@@ -39,6 +39,7 @@ FAULTS = [
     "progress:update_policy:1@3",
     "after-rename:rounds/0001/update_checkpoint/step-000002/manifest.json",
     "before-rename:rounds/0001/update_checkpoint/step-000003/manifest.json",
+    "after-rename:rounds/0001/steps/steps.parquet",
     "after-rename:rounds/0001/trainer_state/manifest.json",
     "before-rename:rounds/0001/policy/manifest.json",
     "after-rename:rounds/0001/evaluation/evaluation.parquet",
