@@ -1,110 +1,70 @@
-"""``grpo-rounds rescore``: what another reward would have said of the rollouts that a run has stored."""
-
-import posixpath
-import re
-from dataclasses import asdict
-from typing import Any
+"""``grpo-rounds rescore``: what another reward, estimator or update would have made of a run's stored rollouts."""
 
 from rich.console import Console
 from rich.markup import escape
 
-from grpo_core.config import apply_overrides, parse_config, to_yaml
-from grpo_core.errors import UserError
-from grpo_core.rewards.config import RewardConfig
-from grpo_core.rewards.score import build_reward
-from grpo_core.schemas import no_progress
-from grpo_core.storage import Store
-from tasks.rescore import Change, compare, rescore_round, rounds_with_rollouts
-from tasks.run import CONFIG, IDENTITY, Run, open_run, single_writer
+from flows.branch import Wish, label, make_branch, plan_branch
+from tasks.branch_report import REPORT_PAGE, Report, told, told_transitions
+from tasks.rescore import Change
+from tasks.run import open_run
+from tasks.tracking import Tracker
 
-_FIRST_CHANGED = 20
+_SHOWN = ("kl", "clip_ratio", "entropy", "ratio_max", "ratio_ess", "importance_ess")
 
 
-def rescore_session(
-    run_dir: str,
-    reward: str | None,
-    overrides: list[str],
-    rounds: str | None,
-    out_dir: str | None,
-    as_json: bool,
-    out: Console,
-) -> None:
-    """Score the stored rollouts again, beside the run, and say what changed, a round at a time."""
-    from flows.cli import echo_json
+def rescore_session(run_dir: str, wish: Wish, as_json: bool, out: Console) -> None:
+    """Make a branch of a run and say what changed, a round at a time."""
+    from flows.cli import echo_json, err
 
-    run = open_run(run_dir)
-    chosen = _with_reward(run, reward, overrides)
-    config = chosen.config.reward
-    build_reward(config)  # a wrong name or option is told before a folder is made
-    numbers = _numbers(run, rounds)
-    if config.smoothing and numbers != rounds_with_rollouts(run):
-        raise UserError("reward.smoothing goes from round to round, from the first on; leave --rounds out.")
-    place = out_dir or posixpath.join(run.uri, "rescored", _label(config))
-    target = Store(place)
-    if target.exists(IDENTITY):
-        raise UserError(f"'{place}' is a training run itself, and rescoring never writes into one; give --out another.")
-    changes: list[Change] = []
-    with single_writer(place):
-        target.write_bytes(CONFIG, to_yaml(chosen.config).encode())
-        for number in numbers:
-            rescored = rescore_round(run, number, config, target, no_progress)
-            changes.append(compare(run, number, rescored, _FIRST_CHANGED))
-            if not as_json:
-                _print(changes[-1], out)
+    plan = plan_branch(run_dir, wish)
+    report = make_branch(plan, (lambda change: None) if as_json else (lambda change: _print(change, out)))
+    # A branch without policies has no curve of its own; `grpo-rounds track` records it, too.
+    if wish.retrain:
+        tracker = Tracker(open_run(plan.place))
+        tracker.set_status("FINISHED")
+        if problem := tracker.sync():
+            err.print(escape(problem), soft_wrap=True)
     if as_json:
-        echo_json({"run": run.uri, "out": target.uri, "reward": _label(config), "rounds": [asdict(c) for c in changes]})
+        told_all = {"run": plan.parent.uri, "out": plan.place, "reward": label(plan.config.reward)}
+        echo_json(told_all | report.as_dict())
         return
-    out.print(f"New rewards: {escape(target.uri)}", soft_wrap=True)
-
-
-def _with_reward(run: Run, reward: str | None, overrides: list[str]) -> Run:
-    """The run as if its config named another reward; nothing else of it may differ."""
-    values: dict[str, Any] = run.config.model_dump(mode="json")
-    if reward is not None:
-        # These belong to the reward that is left behind.
-        for key in ("options", "components", "combine", "verdict_from", "smoothing"):
-            del values["reward"][key]
-        values["reward"]["name"] = reward
-    for override in overrides:
-        if not override.strip().startswith("reward."):
-            raise UserError(f"--set {override!r}: rescore changes the reward only; write it as --set reward.key=value.")
-    apply_overrides(values, overrides)
-    return Run(run.uri, parse_config(values, f"The reward for '{run.uri}'"))
-
-
-def _label(config: RewardConfig) -> str:
-    """A folder name for a reward."""
-    return "components" if config.components else re.sub(r"[^\w.-]+", ".", config.name)
-
-
-def _numbers(run: Run, rounds: str | None) -> list[int]:
-    there = rounds_with_rollouts(run)
-    if not there:
-        raise UserError(f"'{run.uri}' has no rollouts yet; run: grpo-rounds resume {run.uri}")
-    if rounds is None:
-        return there
-    found = re.fullmatch(r"\s*(\d+)\s*(?:-\s*(\d+)\s*)?", rounds)
-    if not found:
-        raise UserError(f"--rounds {rounds!r} is no range; write it as 1-3, or one number.")
-    first, last = int(found[1]), int(found[2] or found[1])
-    numbers = [n for n in there if first <= n <= last]
-    if first > last or numbers != list(range(first, last + 1)):
-        raise UserError(
-            f"--rounds {rounds!r}: '{run.uri}' has rollouts of rounds {there[0]} to {there[-1]}; keep within."
-        )
-    return numbers
+    _print_end(report, out)
+    out.print(f"Branch: {escape(plan.place)}", soft_wrap=True)
+    out.print(f"Report: {escape(plan.place)}/{REPORT_PAGE}", soft_wrap=True)
 
 
 def _print(change: Change, out: Console) -> None:
     before, after = (
         "none" if mean is None else f"{mean:.3f}" for mean in (change.reward_mean_before, change.reward_mean_after)
     )
-    moves = ", ".join(f"{count} {move}" for move, count in change.transitions.items()) or "no verdict changed"
     out.print(
-        f"round {change.round:>4}  {change.changed} of {change.rollouts} changed  reward {before} -> {after}  {moves}",
+        f"round {change.round:>4}  {change.changed} of {change.rollouts} changed  reward {before} -> {after}  "
+        f"{told_transitions(change)}",
         soft_wrap=True,
     )
     for identity in change.first_changed:
         out.print(f"            {escape(identity)}", soft_wrap=True)
     if change.changed > len(change.first_changed):
         out.print(f"            and {change.changed - len(change.first_changed)} more")
+    if (found := change.advantages) is not None:
+        out.print(
+            f"            advantages: {found.sign_changed:.0%} changed sign, correlation {told(found.correlation)}, "
+            f"{found.became_live} groups became live, {found.became_dead} dead",
+            soft_wrap=True,
+        )
+    if (update := change.update) is not None:
+        same = "the same policy" if update.policy_before == update.policy_after else "another policy"
+        pairs = [
+            f"{name} {told(update.metrics[name][0])} -> {told(update.metrics[name][1])}"
+            for name in _SHOWN
+            if name in update.metrics
+        ]
+        where = ", off-policy" if update.off_policy else ""
+        out.print(f"            update: {same}{where}, {', '.join(pairs)}", soft_wrap=True)
+
+
+def _print_end(report: Report, out: Console) -> None:
+    for name, (before, after) in (report.evaluation or {}).items():
+        out.print(f"held-out    {name} {told(before)} -> {told(after)}", soft_wrap=True)
+    for note in report.notes:
+        out.print(escape(note), soft_wrap=True)

@@ -136,6 +136,17 @@ ADVANTAGES = pa.schema(
     ]
 )
 
+STEPS = pa.schema(
+    [
+        *_ROLLOUT_KEY,
+        _required("optimizer_step", pa.int32()),  # within the round, from 1
+        _required("trainer_step", pa.int32()),  # within the run, from 1
+        _required("tokens", pa.int32()),  # of the rollout, all of which entered the step's loss
+        _required("gradient_share", pa.float64()),  # of the step's; grpo_core.policy.shares says of which gradient
+        _required("clipped_tokens", pa.int32()),
+    ]
+)
+
 GROUPS = pa.schema(
     [
         _required("prompt_id", pa.string()),

@@ -72,7 +72,7 @@ class Mirror:
         if self.tags.get(tag) == digest:
             return
         for source, target in files.items():
-            with _local(store, source) as path:
+            with _local(store.serving(source), source) as path:
                 self.client.log_artifact(self.run_id, str(path), posixpath.dirname(target) or None)
         self.set_tags({tag: digest})
 

@@ -12,8 +12,10 @@ from grpo_core.artifacts import Manifest, digest_json, read_parquet
 from grpo_core.errors import UserError
 from grpo_core.schemas import REJECTED
 from tasks import traces
+from tasks.branch import origin
 from tasks.learning_curve import draw_curve
 from tasks.mirror import Mirror
+from tasks.registry import sync_registry
 from tasks.report import report_digest, round_report
 from tasks.rollout_table import rollout_table
 from tasks.run import CONFIG, Run, round_folder
@@ -39,6 +41,7 @@ Status = Literal["RUNNING", "FINISHED", "FAILED", "KILLED"]
 SYNCED_TAG = "grpo_rounds.synced"  # digest of all that a round has on disk: equal means that nothing is to be done
 GATES_TAG = "grpo_rounds.gates"  # what the gates of a round found and did
 TRACES_TAG = "grpo_rounds.uploaded.traces"
+BRANCH_TAG = "grpo_rounds.branch_of"  # the identity of the run that a branch was made from
 _LONGEST_TAG = 4000  # MLflow takes 5000 characters
 _TABLE_OF = ("rollouts", "rewards", "advantages")  # what the table of rollouts is made of
 _FORMAT = 2  # raised when the same round would be mirrored otherwise
@@ -57,7 +60,7 @@ class Tracker:
 
     def __init__(self, run: Run) -> None:
         self.run = run
-        self.place = place_of(run.uri, run.config.tracking)
+        self.place = place_of(origin(run.uri), run.config.tracking)
         self.ui_command = self.place.ui_command
         self.problem: str | None = None
         self._record: Record | None = None
@@ -85,6 +88,7 @@ class Tracker:
                 if wanted is None or number in wanted:
                     self._sync_round(record, self._rounds[number])
             self._sync_prompts(record.parent)
+            sync_registry(record, self.run)
             self._sync_curve(record.parent, [self._rounds[number] for number in on_disk])
             self._send_status(record)
 
@@ -127,6 +131,8 @@ class Tracker:
         parent.rename(run.config.name)
         note = f"Run folder: `{run.uri}`. It is the truth; rebuild this record with `grpo-rounds track {run.uri}`."
         parent.set_tags({"grpo_rounds.folder": run.uri, "mlflow.note.content": note})
+        if run.branch:
+            parent.set_tags({BRANCH_TAG: run.branch.parent_id})
         params = params_of(run.config)
         parent.add_params(params)
         # A param is set once; what may change while a run lives goes on as a tag.

@@ -1,8 +1,13 @@
-"""Stage: move the policy towards the rollouts that beat their own group; leaves a policy and the optimiser's state."""
+"""Stage: move the policy towards the rollouts that beat their own group.
+
+Leaves a policy, the optimiser's state, and a table of steps: which rollouts each optimiser step took, and the share
+that each had in it.
+"""
 
 from collections.abc import Mapping
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.compute as pc
 import torch
 from prefect import task
@@ -13,14 +18,16 @@ from grpo_core.policy.batching import TrainingRollout
 from grpo_core.policy.config import UpdateConfig
 from grpo_core.policy.optimizer import load_trainer_state, new_trainer_state, save_trainer_state
 from grpo_core.policy.update import update_policy as run_update
-from grpo_core.schemas import ADVANTAGES, ROLLOUTS, Progress
+from grpo_core.schemas import ADVANTAGES, ROLLOUTS, STEPS, Progress
 from tasks import initial_policy
 from tasks.apply_gates import factors_digest, read_factors
 from tasks.checkpoints import UpdateCheckpoints
 from tasks.run import Run, round_folder
 from tasks.stage import TASK_OPTIONS, Stage, Writers, execute, input_digest
+from tasks.start_policy import start_of
 
 STAGE_VERSION = 2
+STEPS_FILE = "steps.parquet"
 
 
 def _config(run: Run) -> Mapping[str, Any]:
@@ -37,15 +44,16 @@ def _config(run: Run) -> Mapping[str, Any]:
 
 
 def _inputs(run: Run, round_number: int) -> Mapping[str, str]:
+    start = start_of(run, round_number)
     inputs = {
         "rollouts": input_digest(run, round_folder(round_number, "rollouts")),
         "advantages": input_digest(run, round_folder(round_number, "advantages")),
-        "policy": input_digest(run, round_folder(round_number - 1, "policy")),
+        "policy": input_digest(run, round_folder(start, "policy")),
         "reference": input_digest(run, initial_policy.FOLDER),
         "gates": factors_digest(run, round_number),
     }
-    if round_number > 1:
-        inputs["trainer_state"] = input_digest(run, round_folder(round_number - 1, "trainer_state"))
+    if start > 0:
+        inputs["trainer_state"] = input_digest(run, round_folder(start, "trainer_state"))
     return inputs
 
 
@@ -59,9 +67,10 @@ def _effective(config: UpdateConfig, factors: Factors) -> UpdateConfig:
     )
 
 
-def _models(round_number: int) -> list[str]:
-    kinds = ("policy", "trainer_state") if round_number > 1 else ("policy",)
-    return [round_folder(round_number - 1, kind) for kind in kinds]
+def _models(run: Run, round_number: int) -> list[str]:
+    start = start_of(run, round_number)
+    kinds = ("policy", "trainer_state") if start > 0 else ("policy",)
+    return [round_folder(start, kind) for kind in kinds]
 
 
 def training_rollouts(run: Run, round_number: int) -> list[TrainingRollout]:
@@ -86,6 +95,8 @@ def training_rollouts(run: Run, round_number: int) -> list[TrainingRollout]:
             in_loss=found[row["rollout_id"]]["in_loss"],
             truncated=row["finish_reason"] == "length",
             reward=found[row["rollout_id"]]["reward"],
+            rollout_id=row["rollout_id"],
+            sample_index=row["sample_index"],
         )
         for row in rollouts.to_pylist()
         if row["rollout_id"] in found
@@ -97,17 +108,19 @@ def _compute(run: Run, round_number: int, writers: Writers, progress: Progress) 
     update = _effective(config.update, read_factors(run, round_number))
     device = resolve_device(config.model)
     dtype = compute_dtype(config.model, device)
-    with run.local_policy(round_number - 1) as folder:
+    start = start_of(run, round_number)
+    with run.local_policy(start) as folder:
         model, tokenizer = load_policy(folder, device, torch.float32), load_tokenizer(folder)
     reference = None
     if config.update.kl_coef:
         with run.local_policy(0) as folder:
             reference = load_policy(folder, device, dtype)
-    if round_number > 1:
-        with run.store.local_folder(round_folder(round_number - 1, "trainer_state")) as folder:
+    if start > 0:
+        with run.store.local_folder(round_folder(start, "trainer_state")) as folder:
             state = load_trainer_state(folder, model)
     else:
         state = new_trainer_state(model, config.seed)
+    steps = [STEPS.empty_table()]
     metrics = run_update(
         model,
         reference,
@@ -121,7 +134,9 @@ def _compute(run: Run, round_number: int, writers: Writers, progress: Progress) 
         autocast_dtype=None if dtype is torch.float32 else dtype,
         checkpoints=UpdateCheckpoints(run, round_number, writers["policy"].fingerprint, config.update.checkpoint_steps),
         progress=progress,
+        on_step=steps.append,
     )
+    writers["steps"].write_table(STEPS_FILE, pa.concat_tables(steps))
     saves_master = dtype is not torch.float32
     writers["trainer_state"].write_folder(
         lambda folder: save_trainer_state(folder, model, state, master_weights=saves_master)
@@ -134,11 +149,12 @@ STAGE = Stage(
     name="update_policy",
     version=STAGE_VERSION,
     # The policy comes last: it is what the next round waits for.
-    folders=lambda n: {"trainer_state": round_folder(n, "trainer_state"), "policy": round_folder(n, "policy")},
+    folders=lambda n: {name: round_folder(n, name) for name in ("steps", "trainer_state", "policy")},
     config=_config,
     inputs=_inputs,
     compute=_compute,
     models=_models,
+    records=("steps",),
 )
 
 

@@ -21,6 +21,7 @@ FAULTS = [
     "before-manifest:prompts",
     "progress:evaluate_policy:0",
     "before-rename:rounds/0000/evaluation/manifest.json",
+    "after-rename:rounds/0000/promotion/decision.json",
     "before-rename:rounds/0001/plan.parquet",
     "after-rename:rounds/0001/plan.manifest.json",
     "after-rename:rounds/0001/rollouts/canary.json",
@@ -38,11 +39,15 @@ FAULTS = [
     "progress:update_policy:1@3",
     "after-rename:rounds/0001/update_checkpoint/step-000002/manifest.json",
     "before-rename:rounds/0001/update_checkpoint/step-000003/manifest.json",
+    "after-rename:rounds/0001/steps/steps.parquet",
     "after-rename:rounds/0001/trainer_state/manifest.json",
     "before-rename:rounds/0001/policy/manifest.json",
     "after-rename:rounds/0001/evaluation/evaluation.parquet",
+    "stage-start:promote_policy:1",
+    "after-rename:rounds/0001/promotion/manifest.json",
     "before-rename:rounds/0002/update_checkpoint/step-000003/optimizer-00000.safetensors",
     "before-rename:rounds/0002/evaluation/manifest.json",
+    "before-manifest:rounds/0002/promotion",
 ]
 
 
