@@ -13,6 +13,7 @@ from grpo_core.errors import NotHere, UserError
 from grpo_core.prompts.config import REASONING_GYM_ROWS, AdditionsConfig, SourceKeys
 from grpo_core.prompts.known import REASONING_GYM
 from grpo_core.prompts.rows import SourceRow
+from grpo_core.rewards.reasoning_gym import NO_ANSWER
 from grpo_core.seeding import hash64
 
 ADDITIONS_VERSION = 1
@@ -86,15 +87,15 @@ def reasoning_gym(config: SourceKeys, seed: int) -> Iterator[SourceRow]:
     for index, entry in enumerate(dataset):
         kept = _plain(entry)
         extra = {"dataset": name, "options": config.options, "entry": repr(kept)}
-        yield SourceRow(index, kept["question"], _gold(name, kept), None, extra)
+        yield SourceRow(index, kept["question"], _gold(kept), None, extra)
 
 
-def _gold(name: str, entry: Mapping[str, Any]) -> str:
+def _gold(entry: Mapping[str, Any]) -> str:
     if entry["answer"] is not None:
         return str(entry["answer"])
     shown = next((entry["metadata"][key] for key in _EXAMPLES if entry["metadata"].get(key)), None)
     if shown is None:
-        return f"(any answer that reasoning-gym's {name} accepts)"
+        return NO_ANSWER
     return shown if isinstance(shown, str) else json.dumps(shown)
 
 
