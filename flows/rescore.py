@@ -2,12 +2,15 @@
 
 import posixpath
 import re
-from dataclasses import asdict
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
 from typing import Any
 
+from prefect import flow
 from rich.console import Console
 from rich.markup import escape
 
+from flows.places import Place
 from grpo_core.config import apply_overrides, parse_config, to_yaml
 from grpo_core.errors import UserError
 from grpo_core.rewards.config import RewardConfig
@@ -20,18 +23,46 @@ from tasks.run import CONFIG, IDENTITY, Run, open_run, single_writer
 _FIRST_CHANGED = 20
 
 
-def rescore_session(
+@dataclass(frozen=True, slots=True)
+class Rescored:
+    """What rescoring left: the folder, the reward's name, and what changed, a round each."""
+
+    out: str
+    reward: str
+    changes: list[Change]
+
+
+@flow(name="rescore")
+def rescore(
+    run_dir: Place,
+    reward: str | None = None,
+    overrides: Sequence[str] = (),
+    rounds: str | None = None,
+    out_dir: Place | None = None,
+) -> dict[str, Any]:
+    """Score the stored rollouts again by another reward, beside the run, and return what changed.
+
+    Args:
+        reward: another reward's name; by default the run's own, as its code is now.
+        overrides: ``reward.key=value``, each changes one key.
+        rounds: ``1-3`` or one number; by default all.
+        out_dir: where the rewards go; by default RUN/rescored/<reward>.
+
+    Raises:
+        UserError: no such rollouts, a reward that is none, or a folder that is a run itself.
+    """
+    return asdict(rescore_run(run_dir, reward, list(overrides), rounds, out_dir, lambda _: None))
+
+
+def rescore_run(
     run_dir: str,
     reward: str | None,
     overrides: list[str],
     rounds: str | None,
     out_dir: str | None,
-    as_json: bool,
-    out: Console,
-) -> None:
-    """Score the stored rollouts again, beside the run, and say what changed, a round at a time."""
-    from flows.cli import echo_json
-
+    tell: Callable[[Change], None],
+) -> Rescored:
+    """Score the stored rollouts again, beside the run; ``tell`` hears what changed, a round at a time."""
     run = open_run(run_dir)
     chosen = _with_reward(run, reward, overrides)
     config = chosen.config.reward
@@ -49,12 +80,32 @@ def rescore_session(
         for number in numbers:
             rescored = rescore_round(run, number, config, target, no_progress)
             changes.append(compare(run, number, rescored, _FIRST_CHANGED))
-            if not as_json:
-                _print(changes[-1], out)
+            tell(changes[-1])
+    return Rescored(target.uri, _label(config), changes)
+
+
+def rescore_session(
+    run_dir: str,
+    reward: str | None,
+    overrides: list[str],
+    rounds: str | None,
+    out_dir: str | None,
+    as_json: bool,
+    out: Console,
+) -> None:
+    """Score the stored rollouts again, beside the run, and print what changed, a round at a time."""
+    from flows.cli import echo_json
+
+    def tell(change: Change) -> None:
+        if not as_json:
+            _print(change, out)
+
+    done = rescore_run(run_dir, reward, overrides, rounds, out_dir, tell)
     if as_json:
-        echo_json({"run": run.uri, "out": target.uri, "reward": _label(config), "rounds": [asdict(c) for c in changes]})
+        changed = [asdict(change) for change in done.changes]
+        echo_json({"run": open_run(run_dir).uri, "out": done.out, "reward": done.reward, "rounds": changed})
         return
-    out.print(f"New rewards: {escape(target.uri)}", soft_wrap=True)
+    out.print(f"New rewards: {escape(done.out)}", soft_wrap=True)
 
 
 def _with_reward(run: Run, reward: str | None, overrides: list[str]) -> Run:

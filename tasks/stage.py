@@ -41,6 +41,11 @@ def set_listener(listener: Listener | None) -> None:
     _listener = listener
 
 
+def listener() -> Listener | None:
+    """Who hears the stages of this process."""
+    return _listener
+
+
 @dataclass(frozen=True, slots=True)
 class Stage:
     """What one stage reads, leaves and does.
