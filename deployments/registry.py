@@ -4,7 +4,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from typing import Any, cast
 
 from prefect import Flow
 from prefect.client.schemas.objects import ConcurrencyLimitConfig, ConcurrencyLimitStrategy
@@ -114,7 +114,7 @@ def _deployment(
     if pool:
         wanted = job_variables(pool["type"], gpus if entry.needs_gpu else 0, environment.for_workers(), os.getcwd())
         where = {"work_pool_name": pool["name"], "job_variables": wanted}
-    made: Any = entry.flow.to_deployment(  # Prefect types it as if it might be awaited
+    made = entry.flow.to_deployment(
         name,
         schedule=slots.schedule() if entry.is_scheduled else None,
         concurrency_limit=limit,
@@ -125,4 +125,4 @@ def _deployment(
         entrypoint_type=EntrypointType.MODULE_PATH,
         **where,
     )
-    return made
+    return cast(RunnerDeployment, made)  # Prefect types it as if it might be awaited
