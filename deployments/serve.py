@@ -66,14 +66,14 @@ def serve_session(order: Order, pool: str | None, pool_type: str | None, gpus: i
     check_config(config, place)
     name = order.name or config.name
     try:
+        warning = lease_warning()
         kind = ensure_pool(pool, pool_type) if pool else None
         deployments = build(
             config, place, name, order.slots, {"name": pool, "type": kind} if pool and kind else None, gpus
         )
         _refuse_taken(deployments, place)
         ensure_automation(zombies())
-        warning = lease_warning()
-    except httpx.ConnectError as error:
+    except httpx.TransportError as error:
         raise UserError(
             f"Prefect's server at {get_current_settings().api.url} does not answer; start it: prefect server start"
         ) from error

@@ -44,7 +44,8 @@ class Bench:
         self.environment = self._server.enter_context(prefect_server(home / "prefect", self._port, **QUICK))
         self.api = httpx.Client(base_url=self.environment["PREFECT_API_URL"], timeout=30)
         self.everything = os.environ | self.environment | {
-            "PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}", "PREFECT_WORKER_QUERY_SECONDS": "1", "PREFECT_WORKER_PREFETCH_SECONDS": "1"
+            "PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}", "PREFECT_RUNNER_POLL_FREQUENCY": "1",
+            "PREFECT_WORKER_QUERY_SECONDS": "1", "PREFECT_WORKER_PREFETCH_SECONDS": "1",
         }  # fmt: skip
         self._engine = self._start("engine", str(ENGINE), "--serve", self.socket)
         self._worker: subprocess.Popen[bytes] | None = None

@@ -112,8 +112,9 @@ def test_leases_of_this_server_outlive_it(bench: Bench) -> None:
 
 def test_prefect_deploy_takes_prefect_yaml(bench: Bench) -> None:
     ensure_pool("grpo-rounds", "process")
+    words = ["--no-prompt", "deploy", "--all", "--prefect-file", "deployments/prefect.yaml"]
     done = subprocess.run(
-        [sys.executable, "-m", "prefect", "--no-prompt", "deploy", "--all", "--prefect-file", "deployments/prefect.yaml"],
+        [sys.executable, "-m", "prefect", *words],
         cwd=ROOT, env=os.environ | bench.environment | {"GRPO_ROUNDS_RUN": "/srv/runs/quickstart"},
         capture_output=True, text=True,
     )  # fmt: skip
@@ -156,8 +157,8 @@ def test_serve_registers_and_runs_by_itself(bench: Bench) -> None:
     def told() -> str:
         return (bench.home / "serve.log").read_text()
 
-    until(lambda: "audit/served" in told() or serving.poll() is not None, told)
-    identity = bench.api.get("/deployments/name/next-round/served").raise_for_status().json()["id"]
+    until(lambda: bench.api.get("/deployments/name/next-round/served").is_success, told)
+    identity = bench.api.get("/deployments/name/next-round/served").json()["id"]
     until(lambda: "Completed" in [r["state_name"] for r in bench.flow_runs(identity)], told)
     bench.end_schedule(identity)
     serving.send_signal(signal.SIGTERM)
