@@ -63,8 +63,10 @@ def evaluate_session(run_dir: str, round_number: int | None, as_json: bool, out:
 
     with Display(out, open_run(run_dir).config.rounds) as display:
         set_listener(display)
-        number, metrics, problem = evaluate_round(run_dir, round_number)
-        set_listener(None)
+        try:
+            number, metrics, problem = evaluate_round(run_dir, round_number)
+        finally:
+            set_listener(None)
     if problem:
         err.print(escape(problem), soft_wrap=True)
     if as_json:

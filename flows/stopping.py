@@ -12,7 +12,7 @@ import httpx
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.objects import State
 from prefect.exceptions import Abort
-from prefect.runtime import flow_run
+from prefect.runtime import deployment, flow_run
 from prefect.states import Cancelled
 
 from grpo_core import interrupt
@@ -51,7 +51,7 @@ def polite_stop() -> Iterator[None]:
     global _depth, _outermost
     before = signal.signal(signal.SIGTERM, _ask), signal.signal(signal.SIGALRM, _break_off)
     if not _depth:
-        _outermost = flow_run.id
+        _outermost = flow_run.id if deployment.id else None  # without one, no worker would pass a cancel on
     _depth += 1
     try:
         yield

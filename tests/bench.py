@@ -70,11 +70,17 @@ class Bench:
             self._worker = self._start("worker", "-m", "prefect", "worker", "start", "--pool", POOL, "--limit", "2")
         return self._worker.pid
 
-    def end_worker(self, number: int) -> None:
-        """Send the worker a signal, SIGKILL also to what it started, and wait until it is gone."""
+    def tell_worker(self, number: int) -> None:
+        """Send the worker a signal, and SIGKILL to all that it has started, too."""
+        if number == signal.SIGKILL:
+            os.killpg(self.worker(), number)
+        else:
+            os.kill(self.worker(), number)
+
+    def await_worker(self) -> None:
+        """Wait until the worker is gone."""
         assert self._worker is not None
-        os.killpg(self._worker.pid, number) if number == signal.SIGKILL else self._worker.send_signal(number)
-        self._worker.wait(timeout=60)
+        self._worker.wait(timeout=120)
 
     def restart_server(self) -> None:
         """Down, and up again at the same address with the same database."""
@@ -89,7 +95,7 @@ class Bench:
         from deployments.registry import Slots, build
         from grpo_core.config import load_config
 
-        config = load_config(TINY, [f"{key}={value}" for key, value in SMALL.items()], rounds)
+        config = load_config(TINY, [f"name={run.name}", *(f"{key}={value}" for key, value in SMALL.items())], rounds)
         found = {}
         for made in build(config, str(run), run.name, Slots(interval=interval), {"name": POOL, "type": "process"}):
             if made.flow_name in flows:

@@ -64,9 +64,9 @@ def test_a_schedule_does_a_round_a_slot_and_catches_missed_slots_up_once(bench: 
     same_bytes(run, alone, 2)
     artifacts = {found["key"]: found for found in bench.post("/artifacts/latest/filter", {})}
     identity = json.loads((run / "run.json").read_text())["run_id"][:8]
-    assert artifacts[f"tiny-{identity}-progress"]["data"] == 100
-    summary = artifacts[f"tiny-{identity}-round-0002"]["data"]
-    assert summary.startswith("# tiny: round 2 of 2")
+    assert artifacts[f"slots-{identity}-progress"]["data"] == 100
+    summary = artifacts[f"slots-{identity}-round-0002"]["data"]
+    assert summary.startswith("# slots: round 2 of 2")
     assert "mlflow ui --backend-store-uri" in summary
     assert "| policy |" in summary
 
@@ -94,12 +94,13 @@ def test_rounds_of_one_run_never_overlap(bench: Bench, alone: Path) -> None:
 
 def test_a_worker_killed_with_its_process_is_found_and_the_next_slot_goes_on(bench: Bench, alone: Path) -> None:
     run = bench.home / "killed"
-    ensure_automation(zombies(silence_seconds=10, tag="killed"))
+    ensure_automation(zombies(silence_seconds=12, tag="killed"))
     deployment = bench.register(run, tags=("killed",))["next-round"]
     bench.worker()
     killed = bench.start(deployment)
     freeze(run, "rounds/0001/rollouts/shard-00000.parquet")
-    bench.end_worker(signal.SIGKILL)
+    bench.tell_worker(signal.SIGKILL)
+    bench.await_worker()
     assert bench.state(killed)[0] == "Running"
     assert bench.end_of(killed) == ("Crashed", "Its process fell silent; it is taken for dead.")
     bench.worker()
@@ -126,6 +127,7 @@ def test_retry_does_the_failed_stage_and_shows_the_others_as_cached(bench: Bench
     bench.worker()
     flow_run = bench.start(deployment)
     assert bench.end_of(flow_run)[0] == "Crashed"
+    until(lambda: f"Reported flow run '{flow_run}' as crashed" in bench.worker_log())  # before that it takes none again
     bench.retry(flow_run)
     until(lambda: bench.state(flow_run)[0] != "Crashed")
     assert bench.end_of(flow_run) == ("Completed", "1 of 2 rounds are done.")
@@ -147,12 +149,13 @@ def test_a_cancelled_round_is_cancelled_and_a_worker_that_leaves_leaves_a_run_to
     let_go_when_told_to_stop(writer)
     assert bench.end_of(flow_run)[0] == "Cancelled"
     assert bench.inner(run)["round-0001"] == "Cancelled"
+    until(lambda: "Cancelled flow run 'stopped'" in bench.worker_log())  # before that the worker would cancel a retry
     bench.retry(flow_run)
     writer = freeze(run, "rounds/0001/rewards/shard-00000.parquet")
-    os.kill(bench.worker(), signal.SIGTERM)
+    bench.tell_worker(signal.SIGTERM)
     let_go_when_told_to_stop(writer)
+    bench.await_worker()
     assert bench.end_of(flow_run)[0] in ("Crashed", "Cancelled")
-    bench.end_worker(signal.SIGTERM)
     bench.worker()
     bench.retry(flow_run)
     until(lambda: bench.state(flow_run)[0] not in ("Crashed", "Cancelled"))
