@@ -50,10 +50,10 @@ def serve(path: str) -> None:
     from launcher import _import_everything
 
     _import_everything()
-    import prefect.engine  # noqa: F401
+    import prefect.engine
     import prefect.flow_engine
 
-    # Prefect allows no interval under 30 seconds; a test that waits for the silence of the dead would wait longer still.
+    # Prefect allows no interval under 30 seconds, and a test would have to wait for a longer silence than that.
     prefect.flow_engine.BaseFlowRunEngine.heartbeat_seconds = property(lambda _: 1)  # type: ignore[method-assign]
     prefect.flow_engine.MINIMUM_HEARTBEAT_INTERVAL = 1
     sys.modules.pop("prefect.engine")  # it is run as the main module
