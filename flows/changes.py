@@ -4,7 +4,7 @@ from collections import defaultdict
 
 from flows.stages import stages_of
 from grpo_core.config import RunConfig
-from tasks.run import Run, config_changes
+from tasks.run import Run, config_changes, with_joining_sources
 from tasks.stage import InputMissing
 
 _LONGEST = 60  # characters of a value
@@ -18,6 +18,7 @@ def describe_changes(run_dir: str, config: RunConfig) -> list[str]:
     found = config_changes(run_dir, config)
     if not found:
         return []
+    config = with_joining_sources(run_dir, config)
     lines = [f"changed: {change.key} from {_short(change.old)} to {_short(change.new)}" for change in found]
     stale = _stale_stages(Run(run_dir, config))
     for (stage, why), rounds in stale.items():

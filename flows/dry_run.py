@@ -8,12 +8,31 @@ from flows.preflight import checks
 from grpo_core.config import RunConfig
 from grpo_core.errors import NotHere
 from grpo_core.policy.config import UpdateConfig
+from grpo_core.prompts.rewards import source_rewards
 
 
 def _objective(update: UpdateConfig) -> str:
     bounds = f" {update.clip_low:g}/{update.clip_high:g}" if update.clip in ("ppo", "cispo") else ""
     levels = f"{update.ratio_level} ratio, {update.aggregation} aggregation"
     return f"clip {update.clip}{bounds}, {levels}, KL coefficient {update.kl_coef:g} in the {update.kl_in}"
+
+
+def _data(config: RunConfig) -> list[tuple[str, str]]:
+    """The mix, a line a source: its label, its share of a round, and which reward scores its rows."""
+    data, others = config.data, source_rewards(config.data, config.reward)
+    own = "components " + ", ".join(config.reward.components) if config.reward.components else config.reward.name
+    total = sum(source.weight or 0.0 for source in data.mix)
+    lines = [("data", f"{len(data.mix)} source{'s'[: len(data.mix) != 1]}, {data.prompts_per_round} prompts a round")]
+    for kind, sources in (("source", data.mix), ("held out", data.eval_sources)):
+        for source in sources:
+            name = source.label if source.label == source.source else f"{source.label} ({source.source})"
+            share = f"weight {source.weight:g} ({source.weight / total:.0%})" if source.weight else "by its rows"
+            reward = others[source.label].name if source.label in others else own
+            parts = [name, *([share] if kind == "source" and len(data.mix) > 1 else []), f"reward {reward}"]
+            if kind == "source" and source.from_round:
+                parts.append(f"from round {source.from_round}")
+            lines.append((kind, ", ".join(parts)))
+    return [*lines, ("held out", f"{data.eval_size} of the training rows")]
 
 
 def describe(config: RunConfig, folder: str, out: Console) -> None:
@@ -29,7 +48,7 @@ def describe(config: RunConfig, folder: str, out: Console) -> None:
     lines = [
         ("run", f"{config.name} in {folder}"),
         ("model", f"{config.model.name} on {config.model.device} device, {config.model.dtype} precision"),
-        ("data", f"{data.source}, {data.prompts_per_round} prompts a round, {data.eval_size} held out"),
+        *_data(config),
         ("rollouts", f"{generation.group_size} a prompt, {rollouts:,} a round, {rollouts * config.rounds:,} in all"),
         ("tokens", f"at most {rollouts * generation.max_new_tokens:,} generated a round"),
         ("update", f"{steps} optimiser steps a round, {steps * config.rounds:,} in all; lr {update.learning_rate:g}"),

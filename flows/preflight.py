@@ -1,10 +1,13 @@
 """Checks that cost little and find bad input before a run folder exists."""
 
 from collections.abc import Callable
+from functools import partial
 
 from grpo_core.artifacts import Artifact
 from grpo_core.config import RunConfig
 from grpo_core.models import check_source, resolve_device
+from grpo_core.prompts.config import SourceConfig
+from grpo_core.prompts.rewards import check_source_reward
 from grpo_core.prompts.sources import load_rows
 from grpo_core.rewards.score import build_reward
 from grpo_core.storage import Store
@@ -13,7 +16,7 @@ from tasks.tracking_place import place_of
 
 
 def checks(config: RunConfig, run_dir: str) -> list[Callable[[], object]]:
-    """One call for each thing that the config points to: MLflow's address, reward, device, model, data.
+    """One call for each thing that the config points to: MLflow's address, rewards, device, model, each data source.
 
     A run that has its starting policy and prompts already needs neither the model's nor the data's source any more.
     Each call raises UserError when its thing is not usable, NotHere when only this machine lacks it.
@@ -24,11 +27,18 @@ def checks(config: RunConfig, run_dir: str) -> list[Callable[[], object]]:
         lambda: build_reward(config.reward),
         lambda: resolve_device(config.model),
     ]
+    for where, source in config.data.places.items():
+        found.append(partial(check_source_reward, where, source, config.reward))
     if Artifact(store, initial_policy.FOLDER).manifest() is None:
         found.append(lambda: check_source(config.model))
     if Artifact(store, filter_prompts.FOLDER).manifest() is None:
-        found.append(lambda: next(iter(load_rows(config.data, config.seed)), None))
+        for where, source in config.data.places.items():
+            found.append(partial(_first_row, source, config.seed, where))
     return found
+
+
+def _first_row(source: SourceConfig, seed: int, where: str) -> None:
+    next(load_rows(source, seed, where), None)
 
 
 def check_config(config: RunConfig, run_dir: str) -> None:

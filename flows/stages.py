@@ -13,18 +13,28 @@ from tasks import (
     generate_rollouts,
     initial_policy,
     plan_round,
+    pull_labels,
+    sample_groups,
     score_rewards,
+    track_difficulty,
     update_policy,
 )
+from tasks.pools import joining_rounds
 from tasks.run import Run
 from tasks.stage import InputMissing, Stage
 
 _EVALUATE = (evaluate_policy.evaluate_policy, evaluate_policy.STAGE)
-_START = ((initial_policy.initial_policy, initial_policy.STAGE), (filter_prompts.filter_prompts, filter_prompts.STAGE))
+_FILTER = (filter_prompts.filter_prompts, filter_prompts.STAGE)
+_START = ((initial_policy.initial_policy, initial_policy.STAGE), _FILTER)
+_GENERATE = (generate_rollouts.generate_rollouts, generate_rollouts.STAGE)
+_SCORE = (score_rewards.score_rewards, score_rewards.STAGE)
+_TOGETHER = (sample_groups.sample_groups, sample_groups.STAGE)
 _ROUND = (
+    (pull_labels.pull_labels, pull_labels.STAGE),
     (plan_round.plan_round, plan_round.STAGE),
-    (generate_rollouts.generate_rollouts, generate_rollouts.STAGE),
-    (score_rewards.score_rewards, score_rewards.STAGE),
+    _GENERATE,
+    _SCORE,
+    (track_difficulty.track_difficulty, track_difficulty.STAGE),
     (compute_advantages.compute_advantages, compute_advantages.STAGE),
     (apply_gates.apply_gates, apply_gates.STAGE),
     (update_policy.update_policy, update_policy.STAGE),
@@ -32,8 +42,14 @@ _ROUND = (
 
 
 def stages_of(run: Run, round_number: int) -> list[tuple[Any, Stage]]:
-    """Prefect tasks and stages of a round, in order. Round 0 brings the starting policy and the prompts."""
-    stages = list(_ROUND if round_number else _START)
+    """Prefect tasks and stages of a round, in order.
+
+    Round 0 brings the starting policy and the prompts; a round from which a further source may be taken, its prompts.
+    """
+    joins = round_number > 1 and round_number in joining_rounds(run.config.data)
+    stages = [*([_FILTER] if joins else ()), *(_ROUND if round_number else _START)]
+    if sample_groups.is_on(run):
+        stages = [_TOGETHER if pair is _GENERATE else pair for pair in stages if pair is not _SCORE]
     return [*stages, _EVALUATE] if evaluate_policy.is_due(run, round_number) else stages
 
 

@@ -12,9 +12,10 @@ from grpo_core.errors import UserError
 from grpo_core.evaluation import EvaluationConfig
 from grpo_core.gates.config import GatesConfig
 from grpo_core.generation.engine import GenerationConfig
+from grpo_core.labels.config import LabelsConfig
 from grpo_core.models import ModelConfig
 from grpo_core.policy.config import UpdateConfig
-from grpo_core.prompts.sources import DataConfig
+from grpo_core.prompts.config import DataConfig
 from grpo_core.rewards.score import RewardConfig
 
 
@@ -37,6 +38,7 @@ class TrackingConfig(BaseModel):
     )
     experiment: str = Field("grpo-rounds", min_length=1, description="MLflow experiment that holds the run.")
     table_rows: int = Field(200, ge=0, description="Rollouts a round in the JSON table that MLflow's UI can show.")
+    traces: int = Field(24, ge=0, description="Rollouts a round as traces in MLflow, for people to label; 0: none.")
 
     @field_validator("uri")
     @classmethod
@@ -60,6 +62,7 @@ class RunConfig(BaseModel):
     data: DataConfig = Field(default_factory=DataConfig)
     generation: GenerationConfig = Field(default_factory=GenerationConfig)
     reward: RewardConfig = Field(default_factory=RewardConfig)
+    labels: LabelsConfig = Field(default_factory=LabelsConfig)
     advantage: AdvantageConfig = Field(default_factory=AdvantageConfig)
     update: UpdateConfig = Field(default_factory=UpdateConfig)
     gates: GatesConfig = Field(default_factory=GatesConfig)
@@ -186,6 +189,8 @@ def _one_sentence(error: ValidationError, origin: str) -> str:
         what = f"unknown key '{key}'; known here: {known}"
     elif not key:
         what = first["msg"].removeprefix("Value error, ").rstrip(".")
+    elif first["type"] == "value_error" and isinstance(first["input"], dict):  # a whole section says nothing
+        what = f"'{key}': {first['msg'].removeprefix('Value error, ').rstrip('.')}"
     elif key == "tracking.uri":  # not repeated: it may hold a password
         what = f"'{key}': {first['msg'].removeprefix('Value error, ')}"
     else:
@@ -198,12 +203,12 @@ def _one_sentence(error: ValidationError, origin: str) -> str:
 def _fields_at(location: tuple[int | str, ...]) -> list[str]:
     model: Any = RunConfig
     for part in location:
-        if get_origin(model) is dict:  # keys of the user's own, and what each holds
-            model = get_args(model)[1]
+        if get_origin(model) in (dict, list):  # keys of the user's own or places, and what each holds
+            model = get_args(model)[-1]
             continue
         field = model.model_fields.get(str(part))
         model = field.annotation if field else None
-        if get_origin(model) is not dict and not (isinstance(model, type) and issubclass(model, BaseModel)):
+        if get_origin(model) not in (dict, list) and not (isinstance(model, type) and issubclass(model, BaseModel)):
             return []
     return list(model.model_fields)
 

@@ -1,5 +1,6 @@
 """Evaluation on held-out prompts: greedy accuracy, avg@k and pass@k."""
 
+import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -48,7 +49,7 @@ def evaluate(
     Returns:
         Rows of ``schemas.EVALUATION`` and the metrics of :func:`summarise`.
     """
-    rows = prompts.select(["prompt_id", "prompt", "gold", "prompt_ids"]).to_pylist()
+    rows = prompts.select(["prompt_id", "source", "prompt", "gold", "prompt_ids", "extra"]).to_pylist()
     modes = [("greedy", 1, 0.0), ("sample", config.samples, generation.temperature)]
     total = sum(count for _, count, _ in modes) * len(rows)
     answers: list[tuple[dict[str, Any], str, int, Completion]] = []
@@ -80,11 +81,13 @@ def evaluate(
             gold=row["gold"],
             prompt=row["prompt"],
             finish_reason=completion.finish_reason,
+            extra=json.loads(row["extra"] or "{}"),
             group=f"{row['prompt_id']}/{mode}",
             completion_tokens=len(completion.token_ids),
             max_new_tokens=generation.max_new_tokens,
             prompt_ids=row["prompt_ids"],
             completion_ids=completion.token_ids,
+            source=row["source"],
         )
         for row, mode, index, completion in answers
     ]

@@ -44,6 +44,10 @@ PROMPTS = pa.schema(
         _required("prompt", pa.string()),  # the user's turn as text, after the prompt template
         _required("gold", pa.string()),
         _required("prompt_ids", pa.list_(pa.int32())),  # the chat template applied once, to ids
+        pa.field("solution", pa.string()),
+        pa.field("extra", pa.string()),  # a JSON object: what else its reward needs, such as tests
+        pa.field("reward", pa.string()),  # the reward of its source; null: the run's own
+        pa.field("order", pa.float64()),  # what a curriculum by column sorts by
     ]
 )
 
@@ -63,6 +67,25 @@ PLAN = pa.schema(
         _required("position", pa.int32()),
         _required("prompt_id", pa.string()),
         _required("epoch", pa.int32()),
+        _required("turn", pa.string()),  # why it is in: "epoch", "retry" (retired, tried again) or "filler"
+        _required("reserve", pa.bool_()),  # taken only when too many groups before it have no variance
+    ]
+)
+
+DIFFICULTY = pa.schema(
+    [
+        _required("prompt_id", pa.string()),
+        _required("visits", pa.int32()),  # rounds that took it
+        _required("rollouts", pa.int32()),  # of all visits, those whose check came to a finding
+        _required("solved", pa.int32()),
+        _required("weight", pa.float64()),  # of these rollouts, older visits counting less
+        _required("weight_solved", pa.float64()),
+        _required("pass_rate", pa.float64()),
+        _required("lower", pa.float64()),  # ends of the credible interval of the pass rate
+        _required("upper", pa.float64()),
+        _required("state", pa.string()),  # "active", "solved" or "failed"; the last two are retired
+        _required("last_round", pa.int32()),
+        _required("last_epoch", pa.int32()),
     ]
 )
 
@@ -132,6 +155,25 @@ EVALUATION = pa.schema(
         _required("verdict", pa.string()),
         pa.field("extracted", pa.string()),
         _required("gold", pa.string()),
+        pa.field("reward", pa.float64()),
+    ]
+)
+
+LABELS = pa.schema(
+    [
+        _required("rollout_id", pa.string()),  # of the labelled rollout
+        _required("prompt_id", pa.string()),
+        _required("round", pa.int32()),  # of the rollout
+        _required("kind", pa.string()),  # "verdict", "gold", "tier" or "comment"
+        _required("name", pa.string()),  # as the person called it
+        _required("value", pa.string()),  # verdict: a Verdict; tier: "top", "bottom" or its number
+        _required("who", pa.string()),
+        _required("at", pa.string()),  # ISO, UTC: when the person said so last
+        _required("rationale", pa.string()),
+        _required("trace_id", pa.string()),
+        _required("assessment_id", pa.string()),
+        pa.field("extracted", pa.string()),  # these three say what was labelled, as its round's tables had it then
+        _required("completion", pa.string()),
         pa.field("reward", pa.float64()),
     ]
 )

@@ -16,8 +16,8 @@ from grpo_core.artifacts import ArtifactWriter, digest_json, read_parquet
 from grpo_core.diagnostics import group_table, stability_metrics, tier_metrics
 from grpo_core.gates import Factors, Signals, collect, decide
 from grpo_core.schemas import GROUPS, REWARDS, Progress
-from tasks import filter_prompts
 from tasks.gate_record import gate_findings
+from tasks.pools import training_count
 from tasks.run import Run, round_folder
 from tasks.stage import TASK_OPTIONS, InputMissing, Stage, Writers, execute, input_digest, input_manifest
 
@@ -103,8 +103,7 @@ def _evaluation_digest(run: Run, round_number: int) -> str | None:
 
 def _last_visits(run: Run, round_number: int, wanted: set[str]) -> dict[str, Mapping[str, object]]:
     """The groups of earlier rounds, by prompt: of each prompt the newest within two epochs."""
-    prompts = input_manifest(run, filter_prompts.FOLDER).metrics["train"]
-    back = _EPOCHS_BACK * int(prompts // run.config.data.prompts_per_round)
+    back = _EPOCHS_BACK * (training_count(run, round_number) // run.config.data.prompts_per_round)
     found: dict[str, Mapping[str, object]] = {}
     for number in range(round_number - 1, max(0, round_number - 1 - back), -1):
         if wanted <= found.keys():

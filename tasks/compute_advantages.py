@@ -11,11 +11,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from prefect import task
 
+from grpo_core.advantages.config import AdvantageConfig
 from grpo_core.advantages.estimate import Batch, Estimate, estimate
 from grpo_core.advantages.prior import Prior
 from grpo_core.artifacts import read_parquet
 from grpo_core.diagnostics import advantage_metrics
+from grpo_core.labels.tiers import tier_pairs
 from grpo_core.schemas import ADVANTAGES, REWARDS, ROLLOUTS, Progress
+from tasks.round_labels import labels_input, tier_labels
 from tasks.run import Run, round_folder
 from tasks.stage import TASK_OPTIONS, InputMissing, Stage, Writers, execute, input_digest, input_manifest
 
@@ -36,7 +39,7 @@ def _inputs(run: Run, round_number: int) -> Mapping[str, str]:
     if _follows_prior(run, round_number):
         before = input_manifest(run, round_folder(round_number - 1, "advantages"))
         inputs["prior"] = before.digest_of(lambda name: name == PRIOR)
-    return inputs
+    return {**inputs, **labels_input(tier_labels(run, round_number))}
 
 
 def _compute(run: Run, round_number: int, writers: Writers, progress: Progress) -> Mapping[str, float]:
@@ -46,7 +49,7 @@ def _compute(run: Run, round_number: int, writers: Writers, progress: Progress) 
     rewards = pa.concat_tables(shards.values())
     found = estimate(
         _batch(run, round_number, rewards),
-        run.config.advantage,
+        _config(run, round_number),
         round_number,
         _prior_before(run, round_number) if _follows_prior(run, round_number) else None,
     )
@@ -60,6 +63,16 @@ def _compute(run: Run, round_number: int, writers: Writers, progress: Progress) 
     if found.prior is not None:
         writer.write_folder(partial(_save_prior, found.prior))
     return advantage_metrics(table) | _boundary_metrics(found)
+
+
+def _config(run: Run, round_number: int) -> AdvantageConfig:
+    """The section ``advantage`` with people's tiers beside the config's own."""
+    config = run.config.advantage
+    labels = tier_labels(run, round_number)
+    if not labels:
+        return config
+    pairs = tier_pairs(labels, config.tiers_in(round_number))
+    return config.model_copy(update={"tier_labels": (*config.tier_labels, *pairs)})
 
 
 def _batch(run: Run, round_number: int, rewards: pa.Table) -> Batch:

@@ -64,7 +64,7 @@ STAGE = Stage(
     inputs=lambda run, n: {
         "policy": input_digest(run, round_folder(n, "policy")),
         "prompts": input_digest(run, filter_prompts.FOLDER),
-        **reward_inputs(run, run.config.reward),
+        **reward_inputs(run, 1, run.config.reward),  # what is held out comes with the first pool
     },
     compute=_compute,
     models=lambda n: [round_folder(n, "policy")],

@@ -6,32 +6,41 @@ from typing import Any
 
 from prefect import task
 
+from grpo_core.artifacts import digest_json
 from grpo_core.canary import CANARY_FILE
 from grpo_core.errors import UserError
 from grpo_core.models import load_tokenizer
+from grpo_core.prompts.config import SourceKeys
 from grpo_core.prompts.filters import filter_prompts as filter_rows
-from grpo_core.prompts.plan import plan_round
+from grpo_core.prompts.joining import content_of
+from grpo_core.prompts.plan import Candidate, plan_round
 from grpo_core.prompts.sources import load_rows
 from grpo_core.schemas import Progress
 from tasks import initial_policy
+from tasks.pools import FIRST_POOL, pool_folder, pools, sources_from
 from tasks.run import Run
-from tasks.stage import TASK_OPTIONS, Stage, Writers, execute, input_manifest
+from tasks.stage import TASK_OPTIONS, Stage, Writers, execute, input_digest, input_manifest
 
-STAGE_VERSION = 1
-FOLDER = "prompts"
+STAGE_VERSION = 2
+FOLDER = FIRST_POOL
+# What decides when prompts are taken, not which there are.
+_PLANNING = {"prompts_per_round", "curriculum", "difficulty", "dynamic_sampling", "sources", *SourceKeys.model_fields}
 
 
-def _inputs(run: Run, _: int) -> Mapping[str, str]:
-    # The weights don't matter here: only what turns text into ids.
+def _inputs(run: Run, round_number: int) -> Mapping[str, str]:
+    data = run.config.data
     return {
+        # The weights don't matter here: only what turns text into ids.
         "tokenizer": input_manifest(run, initial_policy.FOLDER).digest_of(
             lambda name: not name.endswith(".safetensors") and name != CANARY_FILE
-        )
+        ),
+        "sources": digest_json([content_of(source) for source in sources_from(data, round_number)]),
+        **{folder: input_digest(run, folder) for folder in pools(data, round_number - 1) if round_number},
     }
 
 
 def _config(run: Run) -> Mapping[str, Any]:
-    data = run.config.data.model_dump(mode="json", exclude={"prompts_per_round"})
+    data = run.config.data.model_dump(mode="json", exclude=_PLANNING)
     return {"data": data, "seed": run.config.seed}
 
 
@@ -40,10 +49,9 @@ def _compute(run: Run, _: int, writers: Writers, progress: Progress) -> Mapping[
         tokenizer, model = load_tokenizer(folder), json.loads((folder / "config.json").read_text(encoding="utf-8"))
     config, seed = run.config.data, run.config.seed
     kept = filter_rows(load_rows(config, seed), config, tokenizer, seed, progress)
+    pairs = zip(kept.train["prompt_id"].to_pylist(), kept.train["source"].to_pylist(), strict=True)
     # Refused here, before anything is written, rather than by the first round: a round that takes more than there is.
-    plan_round(
-        kept.train["prompt_id"].to_pylist(), round_number=1, prompts_per_round=config.prompts_per_round, seed=seed
-    )
+    plan_round([Candidate(prompt_id, source) for prompt_id, source in pairs], {}, config, round_number=1, seed=seed)
     _refuse_too_long(run, [*kept.train["prompt_ids"], *kept.eval["prompt_ids"]], model)
     for name, table in (("train", kept.train), ("eval", kept.eval), ("rejected", kept.rejected)):
         writers[FOLDER].write_table(f"{name}.parquet", table)
@@ -65,7 +73,7 @@ def _refuse_too_long(run: Run, prompts: Sequence[Any], model: Mapping[str, Any])
 STAGE = Stage(
     name="filter_prompts",
     version=STAGE_VERSION,
-    folders=lambda _: {FOLDER: FOLDER},
+    folders=lambda n: {FOLDER: pool_folder(n)},
     config=_config,
     inputs=_inputs,
     compute=_compute,

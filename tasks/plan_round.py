@@ -3,36 +3,60 @@
 from collections.abc import Mapping
 from typing import Any
 
+import pyarrow.compute as pc
 from prefect import task
 
-from grpo_core.artifacts import read_parquet
+from grpo_core.prompts.plan import Candidate
 from grpo_core.prompts.plan import plan_round as plan_prompts
-from grpo_core.schemas import PROMPTS, Progress
-from tasks import filter_prompts
+from grpo_core.schemas import Progress
+from tasks import track_difficulty
+from tasks.pools import pools_digest, training_prompts
 from tasks.run import Run, round_folder
 from tasks.stage import TASK_OPTIONS, Stage, Writers, execute, input_digest
 
-STAGE_VERSION = 1
+STAGE_VERSION = 2
+
+
+def _inputs(run: Run, round_number: int) -> Mapping[str, str]:
+    inputs = {"prompts": pools_digest(run, round_number)}
+    if round_number > 1:
+        inputs["difficulty"] = input_digest(run, round_folder(round_number - 1, "difficulty"))
+    return inputs
+
+
+def _config(run: Run) -> Mapping[str, Any]:
+    data = run.config.data
+    keys = {"prompts_per_round", "curriculum", "difficulty", "dynamic_sampling"}
+    weights = {source.label: source.weight for source in data.sources if source.weight is not None}
+    return {"data": data.model_dump(mode="json", include=keys), "weights": weights, "seed": run.config.seed}
 
 
 def _compute(run: Run, round_number: int, writers: Writers, progress: Progress) -> Mapping[str, float]:
-    train = read_parquet(run.store, f"{filter_prompts.FOLDER}/train.parquet", PROMPTS)
+    rows = training_prompts(run, round_number, ["prompt_id", "source", "order"]).to_pylist()
     plan = plan_prompts(
-        train["prompt_id"].to_pylist(),
+        [Candidate(**row) for row in rows],
+        track_difficulty.known_before(run, round_number),
+        run.config.data,
         round_number=round_number,
-        prompts_per_round=run.config.data.prompts_per_round,
         seed=run.config.seed,
     )
     writers["plan"].write_table("plan.parquet", plan)
-    return {"prompts": float(plan.num_rows), "epoch": float(plan["epoch"][0].as_py())}
+    turns = plan["turn"].to_pylist()
+    return {
+        "prompts": float(pc.sum(pc.invert(plan["reserve"])).as_py()),
+        "reserve": float(pc.sum(plan["reserve"]).as_py() or 0),
+        "epoch": float(plan["epoch"][0].as_py()),
+        "retries": float(turns.count("retry")),
+        "fillers": float(turns.count("filler")),
+    }
 
 
 STAGE = Stage(
     name="plan_round",
     version=STAGE_VERSION,
     folders=lambda n: {"plan": round_folder(n, "plan.parquet")},
-    config=lambda run: {"data.prompts_per_round": run.config.data.prompts_per_round, "seed": run.config.seed},
-    inputs=lambda run, _: {"prompts": input_digest(run, filter_prompts.FOLDER)},
+    config=_config,
+    inputs=_inputs,
     compute=_compute,
 )
 

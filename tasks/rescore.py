@@ -13,9 +13,9 @@ from grpo_core.rewards import smoothing
 from grpo_core.rewards.config import RewardConfig
 from grpo_core.schemas import REWARDS, Progress
 from grpo_core.storage import Store
-from tasks import filter_prompts
+from tasks.pools import pools, pools_digest
 from tasks.run import Run, round_folder
-from tasks.score_rewards import STAGE_VERSION, reward_inputs, reward_key
+from tasks.score_rewards import STAGE_VERSION, reward_inputs, reward_key, scoring_labels_input
 from tasks.score_round import score_round
 from tasks.stage import input_digest
 
@@ -49,7 +49,7 @@ def rescore_round(run: Run, round_number: int, config: RewardConfig, target: Sto
     Raises:
         UserError: the run's own rollouts or prompts are not as their manifests say, or too many checks failed.
     """
-    for folder in (round_folder(round_number, "rollouts"), filter_prompts.FOLDER):
+    for folder in (round_folder(round_number, "rollouts"), *pools(run.config.data, round_number)):
         condition = run.artifact(folder).condition()
         if not condition.done:
             raise UserError(
@@ -58,8 +58,9 @@ def rescore_round(run: Run, round_number: int, config: RewardConfig, target: Sto
     artifact = Artifact(target, round_folder(round_number, "rewards"))
     inputs = {
         "rollouts": input_digest(run, round_folder(round_number, "rollouts")),
-        "prompts": input_digest(run, filter_prompts.FOLDER),
-        **reward_inputs(run, config),
+        "prompts": pools_digest(run, round_number),
+        **reward_inputs(run, round_number, config),
+        **scoring_labels_input(run, round_number),
     }
     past: smoothing.State = {}
     if config.smoothing and round_number > 1:

@@ -18,6 +18,7 @@ import yaml
 from grpo_core.artifacts import Artifact
 from grpo_core.config import Change, RunConfig, changes, parse_config, to_yaml
 from grpo_core.errors import UserError
+from grpo_core.prompts.joining import with_joining_rounds
 from grpo_core.storage import LOCK, Store
 
 CONFIG = "config.yaml"
@@ -112,6 +113,8 @@ def create_or_open(uri: str, config: RunConfig) -> tuple[Run, bool]:
         identity = {"run_id": uuid.uuid4().hex, "created_at": time.time()}
         store.write_bytes(IDENTITY, (json.dumps(identity) + "\n").encode())
     if store.exists(CONFIG):
+        config = _joined(store, config)
+        run = Run(store.uri, config)
         _remember(store, changes(open_run(uri).config, config))
     store.write_bytes(CONFIG, to_yaml(config).encode())
     return run, is_new
@@ -119,7 +122,21 @@ def create_or_open(uri: str, config: RunConfig) -> tuple[Run, bool]:
 
 def config_changes(uri: str, config: RunConfig) -> list[Change]:
     """What differs between a run's config and this one; nothing when there is no run yet."""
-    return changes(open_run(uri).config, config) if Store(uri).exists(CONFIG) else []
+    return changes(open_run(uri).config, with_joining_sources(uri, config)) if Store(uri).exists(CONFIG) else []
+
+
+def with_joining_sources(uri: str, config: RunConfig) -> RunConfig:
+    """The config as a run that exists takes it over: new sources of prompts join it without disturbing its rounds."""
+    store = Store(uri)
+    return _joined(store, config) if store.exists(CONFIG) else config
+
+
+def _joined(store: Store, config: RunConfig) -> RunConfig:
+    next_round = 1
+    while store.exists(f"{round_folder(next_round)}/plan.manifest.json"):
+        next_round += 1
+    data = with_joining_rounds(config.data, open_run(store.uri).config.data, next_round)
+    return config.model_copy(update={"data": data})
 
 
 def _remember(store: Store, found: list[Change]) -> None:

@@ -1,8 +1,8 @@
-"""A round's rollouts scored by a reward, shard by shard: what the stage and ``rescore`` have in common."""
+"""A round's rollouts scored by a reward, shard by shard: what the stages and ``rescore`` have in common."""
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -15,24 +15,46 @@ from grpo_core import interrupt
 from grpo_core.artifacts import ArtifactWriter, read_parquet
 from grpo_core.diagnostics import length_by_verdict, reward_metrics
 from grpo_core.errors import UserError
+from grpo_core.labels.corrections import Corrections, corrected, corrections
+from grpo_core.prompts.rewards import source_rewards
 from grpo_core.rewards import monitor, smoothing
+from grpo_core.rewards.by_source import by_source
 from grpo_core.rewards.config import RewardConfig
 from grpo_core.rewards.score import Reward, build_reward, needs_reference
-from grpo_core.rewards.verdict import Sample, Score, Verdict
-from grpo_core.schemas import PROMPTS, REWARDS, ROLLOUTS, Progress
-from tasks import filter_prompts
+from grpo_core.rewards.verdict import RewardFunction, Sample, Score, Verdict
+from grpo_core.schemas import REWARDS, ROLLOUTS, Progress
+from tasks.pools import training_prompts
+from tasks.round_labels import scoring_labels
 from tasks.run import Run, round_folder
 from tasks.stage import input_manifest
 
 MONITOR = "monitor.json"  # beside the tables: what of the monitor's finds is no number
 
+Correct = Callable[[RewardFunction, RewardConfig], RewardFunction]
+
 
 @contextmanager
-def open_reward(run: Run, config: RewardConfig, past: smoothing.State | None = None) -> Iterator[Reward]:
-    """The reward with the run's starting policy at hand where it asks for that; its models are freed afterwards."""
+def open_reward(
+    run: Run, config: RewardConfig, past: smoothing.State | None = None, correct: Correct | None = None
+) -> Iterator[Reward]:
+    """The run's reward, and those of its sources, with the run's starting policy at hand where one asks for that.
+
+    Their models are freed afterwards.
+
+    Args:
+        correct: wraps the function of a reward that gives the verdict.
+    """
+    others = source_rewards(run.config.data, config)
     with ExitStack() as stack:
-        reference = stack.enter_context(run.local_policy(0)) if needs_reference(config) else None
-        yield stack.enter_context(build_reward(config, reference=reference, past=past))
+        asked = any(needs_reference(reward) for reward in (config, *others.values()))
+        reference = stack.enter_context(run.local_policy(0)) if asked else None
+
+        def build(reward: RewardConfig, past: smoothing.State | None = None) -> Reward:
+            wrap = None if correct is None else lambda function: correct(function, reward)
+            return build_reward(reward, reference=reference, past=past, correct=wrap)
+
+        built = {label: (reward.name, build(reward)) for label, reward in others.items()}
+        yield stack.enter_context(by_source(build(config, past), built))
 
 
 def score_round(
@@ -43,7 +65,7 @@ def score_round(
     past: smoothing.State,
     progress: Progress,
 ) -> Mapping[str, float]:
-    """Leave a table of rewards for each shard of rollouts, the state of smoothing, and what the monitor found.
+    """Leave a table of rewards for each shard of a round's finished rollouts, and what ``Scorer.finish`` adds.
 
     Args:
         past: the state of smoothing after the round before.
@@ -55,37 +77,95 @@ def score_round(
         UserError: the check of more rollouts than ``config.max_unchecked`` allows has failed.
     """
     source = run.artifact(round_folder(round_number, "rollouts"))
-    shards = source.tables()
-    prompts = _prompts(run)
-    limit = _Limit(config.max_unchecked, input_manifest(run, source.folder).rows, round_number)
-    completions: list[Sequence[int]] = []
-    doubtful: dict[str, pa.Table] = {}
-    with open_reward(run, config, past) as reward:
+    shards, rollouts = source.tables(), input_manifest(run, source.folder).rows
+    with open_scorer(run, round_number, config, writer, past, rollouts) as scorer:
         for number, name in enumerate(shards):
-            rollouts = read_parquet(run.store, source.file(name), ROLLOUTS).to_pylist()
-            completions += [row["completion_ids"] for row in rollouts]
-            if writer.has(name):
-                limit.add(read_parquet(writer.store, writer.artifact.file(name), REWARDS))
-            else:
-                samples = [_sample(row, prompts[row["prompt_id"]]) for row in rollouts]
-                table = _table(rollouts, samples, reward(samples))
-                if limit.add(table):
-                    writer.write_table(name, table)
-                else:  # written once the round has passed: if it stops the run, it must be scored again
-                    doubtful[name] = table
+            scorer.score(name)
             progress(number + 1, len(shards))
             interrupt.safe_point()
-    for name, table in doubtful.items():
-        writer.write_table(name, table)
-    rewards = writer.artifact.read_table(REWARDS)
-    common = [[answer, share] for answer, share in monitor.common_answers(rewards["extracted"].to_pylist())]
-    files = {MONITOR: (json.dumps({"common_answers": common}, indent=1, ensure_ascii=False) + "\n").encode()}
-    if config.smoothing:
-        state = smoothing.advance(past, component_values(rewards, config), config.smoothing)
-        files[smoothing.FILE] = smoothing.to_bytes(state)
-    writer.write_folder(lambda folder: _write_all(folder, files))
-    lengths = length_by_verdict(source.read_table(ROLLOUTS), rewards)
-    return reward_metrics(rewards) | lengths | _monitor_metrics(rewards, completions, config)
+        return scorer.finish()
+
+
+class Scorer:
+    """Scores shards of a round's rollouts, each into a table of rewards of the same name.
+
+    What people said of these prompts by the time the round began counts, as the config's section ``labels`` has it.
+    """
+
+    def __init__(
+        self,
+        run: Run,
+        round_number: int,
+        config: RewardConfig,
+        writer: ArtifactWriter,
+        past: smoothing.State,
+        rollouts: int,
+        held: ExitStack,
+    ) -> None:
+        self._config = config
+        self._writer = writer
+        self._past = past
+        self._source = run.artifact(round_folder(round_number, "rollouts"))
+        self._prompts = _prompts(run, round_number)
+        self._said = corrections(scoring_labels(run, round_number))
+        golds_before = _correct_golds(self._prompts, self._said)
+
+        def correct(function: RewardFunction, reward: RewardConfig) -> RewardFunction:
+            return corrected(function, self._said, golds_before, reward, run.config.labels)
+
+        self._reward = held.enter_context(open_reward(run, config, past, correct if self._said else None))
+        self._limit = _Limit(config.max_unchecked, rollouts, round_number)
+        self._completions: list[Sequence[int]] = []
+        self._doubtful: dict[str, pa.Table] = {}
+
+    def score(self, name: str) -> pa.Table:
+        """The rewards of one shard, written unless they are there already.
+
+        Raises:
+            UserError: by now too many checks of the round have failed.
+        """
+        rollouts = read_parquet(self._source.store, self._source.file(name), ROLLOUTS).to_pylist()
+        self._completions += [row["completion_ids"] for row in rollouts]
+        if self._writer.has(name):
+            table = read_parquet(self._writer.store, self._writer.artifact.file(name), REWARDS)
+            self._limit.add(table)
+            return table
+        samples = [_sample(row, self._prompts[row["prompt_id"]]) for row in rollouts]
+        table = _table(rollouts, samples, self._reward(samples))
+        if self._limit.add(table):
+            self._writer.write_table(name, table)
+        else:  # written once the round has passed: if it stops the run, it must be scored again
+            self._doubtful[name] = table
+        return table
+
+    def finish(self) -> Mapping[str, float]:
+        """Leave the state of smoothing and what the monitor found beside the tables; the round's metrics."""
+        for name, table in self._doubtful.items():
+            self._writer.write_table(name, table)
+        rewards, config = self._writer.artifact.read_table(REWARDS), self._config
+        common = [[answer, share] for answer, share in monitor.common_answers(rewards["extracted"].to_pylist())]
+        files = {MONITOR: (json.dumps({"common_answers": common}, indent=1, ensure_ascii=False) + "\n").encode()}
+        if config.smoothing:
+            state = smoothing.advance(self._past, component_values(rewards, config), config.smoothing)
+            files[smoothing.FILE] = smoothing.to_bytes(state)
+        self._writer.write_folder(lambda folder: _write_all(folder, files))
+        rollouts = self._source.read_table(ROLLOUTS)
+        lengths = length_by_verdict(rollouts, rewards)
+        people = _people_metrics(rollouts, rewards, self._said) if self._said else {}
+        return reward_metrics(rewards) | lengths | _monitor_metrics(rewards, self._completions, config) | people
+
+
+@contextmanager
+def open_scorer(
+    run: Run, round_number: int, config: RewardConfig, writer: ArtifactWriter, past: smoothing.State, rollouts: int
+) -> Iterator[Scorer]:
+    """A scorer whose models are freed afterwards.
+
+    Args:
+        rollouts: how many the round has at least; the share of failed checks is counted against it.
+    """
+    with ExitStack() as held:
+        yield Scorer(run, round_number, config, writer, past, rollouts, held)
 
 
 def component_values(rewards: pa.Table, config: RewardConfig) -> dict[str, "np.ndarray[Any, np.dtype[np.float64]]"]:
@@ -127,9 +207,32 @@ class _Limit:
         return len(failed) <= self._share * float(table.num_rows)
 
 
-def _prompts(run: Run) -> dict[str, dict[str, Any]]:
-    train = read_parquet(run.store, f"{filter_prompts.FOLDER}/train.parquet", PROMPTS)
-    return {row["prompt_id"]: row for row in train.select(["prompt_id", "prompt", "gold"]).to_pylist()}
+def _prompts(run: Run, round_number: int) -> dict[str, dict[str, Any]]:
+    train = training_prompts(run, round_number, ["prompt_id", "source", "prompt", "gold", "extra"])
+    return {row["prompt_id"]: row for row in train.to_pylist()}
+
+
+def _correct_golds(prompts: dict[str, dict[str, Any]], said: Corrections) -> dict[str, str]:
+    """Put people's golds in the place of the data's; what stood there, by prompt, where it was another."""
+    before: dict[str, str] = {}
+    for prompt_id, label in said.golds.items():
+        row = prompts.get(prompt_id)
+        if row is not None and row["gold"] != label.value:
+            before[prompt_id], row["gold"] = row["gold"], label.value
+    return before
+
+
+def _people_metrics(rollouts: pa.Table, rewards: pa.Table, said: Corrections) -> dict[str, float]:
+    """Rollouts that a person's verdict or gold speaks of, and on how many answers and prompts people disagree."""
+    texts = dict(zip(rollouts["rollout_id"].to_pylist(), rollouts["text"].to_pylist(), strict=True))
+    rows = rewards.select(["rollout_id", "prompt_id", "extracted"]).to_pylist()
+    verdicts = sum(
+        said.verdict_on(row["prompt_id"], row["extracted"], texts[row["rollout_id"]]) is not None for row in rows
+    )
+    golds = sum(row["prompt_id"] in said.golds for row in rows)
+    return {
+        "people_verdicts": float(verdicts), "people_golds": float(golds), "people_conflicts": float(said.conflicts)
+    }  # fmt: skip
 
 
 def _sample(row: Mapping[str, Any], prompt: Mapping[str, Any]) -> Sample:
@@ -139,11 +242,13 @@ def _sample(row: Mapping[str, Any], prompt: Mapping[str, Any]) -> Sample:
         gold=prompt["gold"],
         prompt=prompt["prompt"],
         finish_reason=row["finish_reason"],
+        extra=json.loads(prompt["extra"] or "{}"),
         group=f"{row['round']}/{row['prompt_id']}",
         completion_tokens=len(row["completion_ids"]),
         max_new_tokens=row["max_new_tokens"],
         prompt_ids=row["prompt_ids"],
         completion_ids=row["completion_ids"],
+        source=prompt["source"],
     )
 
 

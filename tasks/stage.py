@@ -47,6 +47,13 @@ def listener() -> Listener | None:
 
 
 @dataclass(frozen=True, slots=True)
+class PerArtifact:
+    """What ``compute`` returns where each artifact has metrics of its own: these, by the artifact's short name."""
+
+    metrics: Mapping[str, Mapping[str, float]]
+
+
+@dataclass(frozen=True, slots=True)
 class Stage:
     """What one stage reads, leaves and does.
 
@@ -68,7 +75,7 @@ class Stage:
     folders: Callable[[int], Mapping[str, str]]
     config: Callable[[Run], Mapping[str, Any]]
     inputs: Callable[[Run, int], Mapping[str, str]]
-    compute: Callable[[Run, int, Writers, Progress], Mapping[str, float]]
+    compute: Callable[[Run, int, Writers, Progress], Mapping[str, float] | PerArtifact]
     models: Callable[[int], Sequence[str]] = lambda _: ()
     needed: bool = True
 
@@ -163,10 +170,11 @@ def execute(stage: Stage, run: Run, round_number: int) -> dict[str, Any]:
                 _listener.stage_progress(stage.name, round_number, done, total)
 
         try:
-            metrics = stage.compute(run, round_number, writers, progress)
+            measured = stage.compute(run, round_number, writers, progress)
         except InputMissing as missing:
             raise UserError(f"'{run.uri}/{missing}' is gone; run: grpo-rounds resume {run.uri}") from missing
-        for writer in writers.values():
+        for name, writer in writers.items():
+            metrics = measured.metrics[name] if isinstance(measured, PerArtifact) else measured
             writer.finish(metrics)
     found = {name: run.artifact(folder).manifest() for name, folder in folders.items()}
     manifests = {name: manifest for name, manifest in found.items() if manifest is not None}  # none if not possible

@@ -11,15 +11,19 @@ from typing import TYPE_CHECKING, Literal
 from grpo_core.artifacts import Manifest, digest_json, read_parquet
 from grpo_core.errors import UserError
 from grpo_core.schemas import REJECTED
+from tasks import traces
 from tasks.learning_curve import draw_curve
 from tasks.mirror import Mirror
+from tasks.report import report_digest, round_report
 from tasks.rollout_table import rollout_table
 from tasks.run import CONFIG, Run, round_folder
+from tasks.stage import InputMissing
 from tasks.tracking_facts import (
     TABLES,
     RoundOnDisk,
     dataset_inputs,
     metric_points,
+    milliseconds,
     params_of,
     prompts_on_disk,
     read_round,
@@ -34,9 +38,10 @@ Status = Literal["RUNNING", "FINISHED", "FAILED", "KILLED"]
 
 SYNCED_TAG = "grpo_rounds.synced"  # digest of all that a round has on disk: equal means that nothing is to be done
 GATES_TAG = "grpo_rounds.gates"  # what the gates of a round found and did
+TRACES_TAG = "grpo_rounds.uploaded.traces"
 _LONGEST_TAG = 4000  # MLflow takes 5000 characters
 _TABLE_OF = ("rollouts", "rewards", "advantages")  # what the table of rollouts is made of
-_FORMAT = 1  # raised when the same round would be mirrored otherwise
+_FORMAT = 2  # raised when the same round would be mirrored otherwise
 
 
 class Tracker:
@@ -102,7 +107,7 @@ class Tracker:
 
     def _guarded(self, work: Callable[[Record], None]) -> bool:
         """Do work with the store, connecting first when need be; False when the store failed (see ``problem``)."""
-        failures: tuple[type[Exception], ...] = (UserError, *store_failures())
+        failures: tuple[type[Exception], ...] = (UserError, InputMissing, *store_failures())
         try:
             with quiet():
                 if self._record is None:
@@ -145,7 +150,8 @@ class Tracker:
     def _sync_round(self, record: Record, found: RoundOnDisk) -> None:
         if not found.manifests:
             return
-        digest = digest_json([_FORMAT, self.run.config.tracking.table_rows, found.digest])
+        tracking = self.run.config.tracking
+        digest = digest_json([_FORMAT, tracking.table_rows, tracking.traces, found.digest])
         if found.number == 0:
             self._sync_start(record.parent, found, digest)
             return
@@ -159,7 +165,12 @@ class Tracker:
         child.log_metrics(points)
         for name in TABLES:
             self._upload(child, found, name)
-        self._put_rollout_table(child, found)
+        if set(_TABLE_OF) <= set(found.manifests):
+            self._put_rollout_table(child, found)
+            child.put_file(
+                "report.html", lambda: round_report(self.run, found.number), report_digest(self.run, found.number)
+            )
+            self._put_traces(record, child, found)
         if found.findings or GATES_TAG in child.tags:
             child.set_tags({GATES_TAG: "; ".join(found.findings)[:_LONGEST_TAG]})
         child.set_status("FINISHED" if "policy" in found.manifests else "RUNNING", found.finished_ms)
@@ -186,10 +197,20 @@ class Tracker:
 
     def _put_rollout_table(self, child: Mirror, found: RoundOnDisk) -> None:
         rows = self.run.config.tracking.table_rows
-        if rows == 0 or not set(_TABLE_OF) <= set(found.manifests):
+        if rows == 0:
             return
         digest = digest_json([rows, *(found.manifests[part].digest for part in _TABLE_OF)])
         child.put_table("rollouts_table.json", lambda: rollout_table(self.run, found.number, rows), digest)
+
+    def _put_traces(self, record: Record, child: Mirror, found: RoundOnDisk) -> None:
+        count = self.run.config.tracking.traces
+        digest = digest_json([traces.VERSION, count, *(found.manifests[part].digest for part in _TABLE_OF)])
+        if count == 0 or child.tags.get(TRACES_TAG) == digest:
+            return
+        finished = milliseconds(found.manifests["rollouts"].finished_at)
+        began = min(found.started_ms, finished)
+        traces.write_traces(self.run, found.number, record.experiment_id, child, finished, began)
+        child.set_tags({TRACES_TAG: digest})
 
     def _sync_curve(self, parent: Mirror, rounds: list[RoundOnDisk]) -> None:
         summaries = [found.summary for found in rounds if found.manifests]

@@ -20,14 +20,16 @@ if TYPE_CHECKING:
 
 # Artifact of a round -> the first part of its metrics' names, by which MLflow groups its charts.
 GROUPS = {
+    "labels": "labels",
     "rollouts": "rollout",
     "rewards": "reward",
+    "difficulty": "difficulty",
     "advantages": "advantage",
     "gates": "gate",
     "policy": "update",
     "evaluation": "eval",
 }
-TABLES = ("plan.parquet", "rollouts", "rewards", "advantages", "gates", "evaluation")
+TABLES = ("labels", "plan.parquet", "rollouts", "rewards", "difficulty", "advantages", "gates", "evaluation")
 _LONGEST_PARAM = 500
 _TREND_EVALUATIONS = 5  # the window in which reward and held-out accuracy are compared
 

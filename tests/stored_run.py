@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from grpo_core.artifacts import ArtifactWriter, Fingerprint
 from grpo_core.config import RunConfig
-from grpo_core.schemas import PROMPTS, ROLLOUTS, rollout_id
+from grpo_core.schemas import PROMPTS, REJECTED, ROLLOUTS, rollout_id
 from tasks.run import Run, create_or_open, round_folder
 
 
@@ -20,7 +20,12 @@ def store_run(folder: Path, texts: Mapping[int, Mapping[str, Sequence[str]]], **
         {"prompt_id": p, "source": "s", "source_row": n, "prompt": f"{p}?", "gold": "42", "prompt_ids": [1, 2]}
         for n, p in enumerate(prompt_ids)
     ]
-    _write(run, "prompts", {"train.parquet": pa.Table.from_pylist(prompts, schema=PROMPTS)})
+    tables = {
+        "train.parquet": pa.Table.from_pylist(prompts, schema=PROMPTS),
+        "eval.parquet": PROMPTS.empty_table(),
+        "rejected.parquet": REJECTED.empty_table(),
+    }
+    _write(run, "prompts", tables)
     for number, groups in texts.items():
         shards = {
             f"shard-{place:05d}.parquet": pa.Table.from_pylist(

@@ -9,8 +9,9 @@ from typing import Any
 import pyarrow as pa
 
 from grpo_core.errors import UserError
+from grpo_core.prompts.config import DataConfig
 from grpo_core.prompts.gold import NotTextError, as_text, extract_gold
-from grpo_core.prompts.sources import DataConfig, SourceRow
+from grpo_core.prompts.sources import SourceRow
 from grpo_core.schemas import PROMPTS, REJECTED, Progress, no_progress
 from grpo_core.seeding import hash64
 
@@ -89,6 +90,10 @@ def filter_prompts(
                     "prompt": prompt,
                     "gold": candidate.gold,
                     "prompt_ids": ids,
+                    "solution": None,
+                    "extra": None,
+                    "reward": None,
+                    "order": None,
                 }
             )
         progress(start + len(batch), len(candidates))

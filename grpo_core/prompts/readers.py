@@ -49,7 +49,12 @@ def read_file(path: Path) -> Rows:
 
 
 def read_named(name: str, subset: str | None, split: str, *, on_hub: bool) -> Rows:
-    """The rows of a split of a hub data set, or of a local folder laid out like one.
+    """The rows of :func:`named_dataset`."""
+    yield from named_dataset(name, subset, split, on_hub=on_hub)
+
+
+def named_dataset(name: str, subset: str | None, split: str, *, on_hub: bool) -> Any:
+    """A split of a hub data set, or of a local folder laid out like one, as a ``datasets.Dataset``.
 
     A hub data set is downloaded once into the cache of `datasets`, and read from there when the hub is out of reach.
 
@@ -61,7 +66,7 @@ def read_named(name: str, subset: str | None, split: str, *, on_hub: bool) -> Ro
 
     try:
         with _hub_or_cache(name) if on_hub else nullcontext():
-            dataset = _load_dataset()(name, subset, split=split)
+            return _load_dataset()(name, subset, split=split)
     except (DatasetNotFoundError, RepositoryNotFoundError) as error:
         raise UserError(
             f"data.source '{name}' is not on the Hugging Face hub or not open to you; check the id, or log in with: "
@@ -74,7 +79,6 @@ def read_named(name: str, subset: str | None, split: str, *, on_hub: bool) -> Ro
         ) from error
     except (DatasetsError, OSError, ValueError, LookupError, TypeError, RuntimeError) as error:
         raise _named_error(name, subset, split, error) from error
-    yield from dataset
 
 
 @contextmanager

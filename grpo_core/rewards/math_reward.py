@@ -50,10 +50,17 @@ def _score(
 ) -> Score:
     seconds = time.perf_counter() - started
     extracted = None if answer is None else answer[:MAX_ANSWER_CHARS]
-    if not verdict.is_finding or (verdict is Verdict.UNPARSABLE and config.unparsable == "mask"):
+    components = payment(config, verdict, boxed)
+    if components is None:
         return Score(verdict, None, extracted=extracted, detail=detail, seconds=seconds)
-    components = {
+    return Score(verdict, sum(components.values()), components, extracted, detail, seconds)
+
+
+def payment(config: RewardConfig, verdict: Verdict, boxed: bool) -> dict[str, float] | None:
+    """What a verdict on an answer, in a box or not, is paid for; None where it is masked."""
+    if not verdict.is_finding or (verdict is Verdict.UNPARSABLE and config.unparsable == "mask"):
+        return None
+    return {
         "correct": config.correct if verdict is Verdict.OK else 0.0,
         "box": config.box_bonus if boxed and verdict is not Verdict.UNPARSABLE else 0.0,
     }
-    return Score(verdict, sum(components.values()), components, extracted, detail, seconds)

@@ -23,6 +23,7 @@ from grpo_core.rewards.logprob import LOGPROB_VERSION, LogprobConfig, logprob_re
 from grpo_core.rewards.math import MATH_VERSION
 from grpo_core.rewards.math_reward import math_reward
 from grpo_core.rewards.own import entry_point, own_code, own_reward
+from grpo_core.rewards.reasoning_gym import REASONING_GYM_VERSION, ReasoningGymConfig, reasoning_gym_reward
 from grpo_core.rewards.repetition import REPETITION_VERSION, RepetitionConfig, repetition_reward
 from grpo_core.rewards.reward import Reward, retried
 from grpo_core.rewards.reward_model import REWARD_MODEL_VERSION, RewardModelConfig, reward_model_reward
@@ -82,6 +83,14 @@ BUILT_IN: dict[str, BuiltIn] = {
     "code": BuiltIn(
         CodeConfig, _alone(code_reward), CODE_VERSION, tries_again=True, neutral=frozenset({"workers", "retries"})
     ),
+    "reasoning-gym": BuiltIn(
+        ReasoningGymConfig,
+        _alone(reasoning_gym_reward),
+        REASONING_GYM_VERSION,
+        ("reasoning-gym", "sympy"),
+        tries_again=True,
+        neutral=frozenset({"workers", "retries"}),
+    ),
     "format": BuiltIn(FormatConfig, _alone(format_reward), FORMAT_VERSION),
     "length": BuiltIn(LengthConfig, _alone(length_reward), LENGTH_VERSION),
     "repetition": BuiltIn(RepetitionConfig, _alone(repetition_reward), REPETITION_VERSION),
@@ -112,18 +121,28 @@ BUILT_IN: dict[str, BuiltIn] = {
 """The rewards that come with the house, by name: a new one is entered here."""
 
 
-def build_reward(config: RewardConfig, *, reference: Path | None = None, past: State | None = None) -> Reward:
+def build_reward(
+    config: RewardConfig,
+    *,
+    reference: Path | None = None,
+    past: State | None = None,
+    correct: Callable[[RewardFunction], RewardFunction] | None = None,
+) -> Reward:
     """The reward of a config. Cheap: worker processes start, and models load, when a sample first needs them.
 
     Args:
         reference: folder of the run's starting policy, for a reward for which :func:`needs_reference` is true.
         past: the state of smoothing after the round before; None: no past.
+        correct: wraps the function whose verdict is the rollout's, before components are combined.
 
     Raises:
         UserError: for a name that is neither built in nor an importable function, or options that it does not take.
     """
     functions = {key: _function(part, config, where, reference) for key, where, part in _parts(config)}
     parts = {key: _retried(part, functions[key], config.retries) for key, _, part in _parts(config)}
+    if correct is not None:
+        decisive = config.verdict_component if config.components else ""
+        parts[decisive] = correct(parts[decisive])
 
     def close() -> None:
         for function in functions.values():

@@ -33,6 +33,7 @@ class Sample:
         max_new_tokens: the length at which generation was cut off; None where that is not known.
         prompt_ids: the prompt as the policy saw it, by the run's own tokenizer; empty where it is only text.
         completion_ids: the response in the same ids.
+        source: the label of the data source that its prompt is of; empty outside a run.
     """
 
     id: str
@@ -46,6 +47,7 @@ class Sample:
     max_new_tokens: int | None = None
     prompt_ids: Sequence[int] = ()
     completion_ids: Sequence[int] = ()
+    source: str = ""
 
 
 @dataclass(frozen=True, slots=True)

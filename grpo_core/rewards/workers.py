@@ -14,7 +14,7 @@ import threading
 import time
 from collections import OrderedDict, deque
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from grpo_core.rewards.verdict import Verdict
@@ -32,11 +32,15 @@ _REPOSITORY = Path(__file__).resolve().parents[2]
 
 @dataclass(frozen=True, slots=True)
 class CheckResult:
-    """The verdict of one full check, its reason, and the wall-clock seconds it took (0 when it was cached)."""
+    """The verdict of one full check, its reason, the wall-clock seconds it took (0 when it was cached), and its value.
+
+    ``value`` is what a check that marks by degrees found, None for one that does not and where there is no finding.
+    """
 
     verdict: Verdict
     detail: str = ""
     seconds: float = 0.0
+    value: float | None = None
 
 
 @dataclass(slots=True)
@@ -60,16 +64,18 @@ class _Worker:
 
 
 class WorkerPool:
-    """Killable workers for ``math.full_check``. Safe to call from several threads: one call runs at a time.
+    """Killable workers for one kind of check. Safe to call from several threads: one call runs at a time.
 
     Args:
         workers: most processes at a time.
         timeout_seconds: wall-clock limit of one attempt at one answer, from the moment it is sent.
         retries: further attempts, each in a fresh worker, after an error, a lost worker, or a timeout during which the
             worker did not get the processor: an answer that computed all the time would only do so again.
+        check: which of ``answer_worker.CHECKS`` they run.
     """
 
-    def __init__(self, workers: int, timeout_seconds: float, retries: int) -> None:
+    def __init__(self, workers: int, timeout_seconds: float, retries: int, check: str = "math") -> None:
+        self._check = check
         self._limit = workers
         self._timeout = timeout_seconds
         self._retries = retries
@@ -144,7 +150,7 @@ class WorkerPool:
                     self._end(worker)
         hands = sum(worker.job is None for worker in self._workers)
         for _ in range(min(len(waiting) - hands, self._limit - len(self._workers))):
-            self._workers.append(_start())
+            self._workers.append(_start(self._check))
 
     def _listen(self, waiting: deque[_Job], results: dict[tuple[str, str], CheckResult]) -> None:
         """Waits for news of any worker, a poll interval at most, and takes it in."""
@@ -163,7 +169,7 @@ class WorkerPool:
                 message = json.loads(worker.received)
                 worker.received = b""
                 if worker.job is not None:
-                    outcome = CheckResult(Verdict(message["verdict"]), message["detail"])
+                    outcome = CheckResult(Verdict(message["verdict"]), message["detail"], value=message["value"])
                     self._settle(worker, outcome, waiting, results)
                 elif "ready" in message:
                     worker.ready, self._failed_starts = True, 0
@@ -194,7 +200,7 @@ class WorkerPool:
                     worker.job.attempts = self._retries + 1  # it had the machine to itself: the answer is too hard
                 self._lost(worker, CheckResult(Verdict.TIMEOUT, f"over {self._timeout:g} s"), waiting, results)
                 while len(self._workers) < min(self._limit, _SPARE):  # hard answers come together: no start between
-                    self._workers.append(_start())
+                    self._workers.append(_start(self._check))
             elif _resident_bytes(worker.process.pid) > _MEMORY_BYTES:
                 outcome = CheckResult(Verdict.ERROR, f"over {_MEMORY_BYTES >> 20} MiB of memory")
                 self._lost(worker, outcome, waiting, results)
@@ -221,13 +227,13 @@ class WorkerPool:
         worker.job = None
         job.seconds += time.monotonic() - worker.since
         if outcome.verdict.is_finding:
-            self._findings[job.pair] = CheckResult(outcome.verdict, outcome.detail)
+            self._findings[job.pair] = outcome
             if len(self._findings) > _CACHE_ENTRIES:
                 self._findings.popitem(last=False)
         elif job.attempts <= self._retries:
             waiting.append(job)
             return
-        results[job.pair] = CheckResult(outcome.verdict, outcome.detail, job.seconds)
+        results[job.pair] = replace(outcome, seconds=job.seconds)
 
     def _end(self, worker: _Worker) -> None:
         if worker in self._workers:
@@ -239,18 +245,19 @@ class WorkerPool:
                 pipe.close()
 
 
-_pools: dict[tuple[int, float, int], WorkerPool] = {}
+_pools: dict[tuple[int, float, int, str], WorkerPool] = {}
 _pools_lock = threading.Lock()
 
 
-def shared_pool(workers: int | None, timeout_seconds: float, retries: int) -> WorkerPool:
+def shared_pool(workers: int | None, timeout_seconds: float, retries: int, check: str = "math") -> WorkerPool:
     """The pool of this process for these settings, so that every round and thread meets workers already warm.
 
     ``workers`` None: one for each core, four at most.
     """
     count = workers or min(4, os.cpu_count() or 1)
     with _pools_lock:
-        return _pools.setdefault((count, timeout_seconds, retries), WorkerPool(count, timeout_seconds, retries))
+        settings = (count, timeout_seconds, retries, check)
+        return _pools.setdefault(settings, WorkerPool(*settings))
 
 
 @atexit.register
@@ -260,11 +267,11 @@ def close_pools() -> None:
         pool.close()
 
 
-def _start() -> _Worker:
+def _start(check: str) -> _Worker:
     """A fresh interpreter, in a session of its own so that Ctrl-C in a terminal reaches the parent alone."""
     paths = [str(_REPOSITORY), *filter(None, [os.environ.get("PYTHONPATH")])]
     process = subprocess.Popen(
-        [sys.executable, "-P", "-m", "grpo_core.rewards.answer_worker", str(os.getpid())],
+        [sys.executable, "-P", "-m", "grpo_core.rewards.answer_worker", str(os.getpid()), check],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,

@@ -133,7 +133,8 @@ def write_round(run: Run, number: int, parts: Sequence[str] = ROUND, **policy_me
         | {"advantage": [1.25, -0.75, -0.75, 0.0][key["sample_index"]], "in_loss": key["sample_index"] < 3}
         for key in keys
     ]
-    plan = [{"position": n, "prompt_id": p, "epoch": 0} for n, p in enumerate(PROMPT_IDS)]
+    columns = {"epoch": 0, "turn": "epoch", "reserve": False}
+    plan = [{"position": n, "prompt_id": p, **columns} for n, p in enumerate(PROMPT_IDS)]
 
     def shards(rows: list[dict], schema: pa.Schema) -> dict[str, pa.Table]:
         table = pa.Table.from_pylist(rows, schema=schema)
@@ -249,7 +250,7 @@ def test_everything_is_there(run):
     assert parent["files"]["evaluation/evaluation.parquet"]
     shards = [f"{part}/shard-0000{n}.parquet" for part in ("rollouts", "rewards", "advantages") for n in range(2)]
     tables = [*shards, "plan.parquet", "evaluation/evaluation.parquet"]
-    assert sorted(child["files"]) == sorted([*tables, "rollouts_table.json"])
+    assert sorted(child["files"]) == sorted([*tables, "rollouts_table.json", "report.html"])
     for name in tables:
         assert child["files"][name] == run.store.read_bytes(round_folder(2, name)), name
 

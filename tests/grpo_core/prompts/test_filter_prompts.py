@@ -10,9 +10,10 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from grpo_core.errors import UserError
+from grpo_core.prompts.config import DataConfig
 from grpo_core.prompts.filters import FilteredPrompts, filter_prompts, prompt_identity
 from grpo_core.prompts.gold import extract_gold
-from grpo_core.prompts.sources import DataConfig, SourceRow, load_rows
+from grpo_core.prompts.sources import SourceRow, load_rows
 from grpo_core.schemas import PROMPTS, REJECTED
 
 SHARED = Path(__file__).resolve().parents[4] / "shared/data"

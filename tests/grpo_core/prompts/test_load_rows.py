@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from grpo_core.errors import UserError
-from grpo_core.prompts.sources import AdditionsConfig, DataConfig, load_rows
+from grpo_core.prompts.config import AdditionsConfig, DataConfig
+from grpo_core.prompts.sources import load_rows
 
 SHARED = Path(__file__).resolve().parents[4] / "shared/data"
 needs_shared = pytest.mark.skipif(not SHARED.is_dir(), reason="../shared/data is not there")
