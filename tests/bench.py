@@ -107,6 +107,9 @@ class Bench:
 
     def post(self, path: str, value: Any) -> Any:
         answer = self.api.post(path, json=value)
+        if answer.status_code == httpx.codes.SERVICE_UNAVAILABLE:  # sqlite was busy
+            time.sleep(1)
+            return self.post(path, value)
         answer.raise_for_status()
         return answer.json()
 
@@ -129,8 +132,15 @@ class Bench:
     def end_of(self, flow_run: str) -> tuple[str, str]:
         """The final state of a flow run and its message, waiting for it."""
         ends = ("Completed", "Failed", "Crashed", "Cancelled")
-        until(lambda: self.state(flow_run)[0] in ends, lambda: f"{self.state(flow_run)}\n{self.worker_log()[-3000:]}")
-        return self.state(flow_run)
+        found = self.state(flow_run)
+
+        def ended() -> bool:
+            nonlocal found
+            found = self.state(flow_run)
+            return found[0] in ends
+
+        until(ended, lambda: f"{found}\n{self.worker_log()[-3000:]}")
+        return found
 
     def flow_runs(self, deployment: str) -> list[dict[str, Any]]:
         """Flow runs of a deployment whose time has come, the first first."""
