@@ -44,6 +44,7 @@ STAGE_WORDS = {
     "apply_gates": "looking at the gates",
     "update_policy": "updating the policy",
     "evaluate_policy": "evaluating",
+    "promote_policy": "comparing with the champion",
 }
 
 
@@ -112,6 +113,8 @@ class Display:
             self.console.print("; ".join(f"{name} {value}" for name, value in pairs if value != "-"), soft_wrap=True)
         for finding in self.summaries[-1]["findings"]:
             self.console.print(f"round {number}: gate {escape(finding)}", style="yellow", soft_wrap=True)
+        if sentence := self.summaries[-1]["champion"]:
+            self.console.print(f"round {number}: {escape(sentence)}", soft_wrap=True)
 
     def stage_started(self, stage: str, round_number: int, why: str) -> None:
         words = STAGE_WORDS.get(stage, stage)

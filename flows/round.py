@@ -5,9 +5,11 @@ from prefect import flow
 from flows.stages import stages_of
 from flows.stopping import polite_stop
 from grpo_core import interrupt
+from grpo_core.artifacts import Artifact
 from tasks import update_policy
 from tasks.run import Run, open_run
 from tasks.stage import Stage, run_stage
+from tasks.start_policy import start_of
 
 
 @flow(name="round", flow_run_name="round-{round_number:04d}")
@@ -30,15 +32,21 @@ def bring_back_models(stage: Stage, run: Run, round_number: int) -> None:
     same bytes; where they don't, the stages after find that by their fingerprints.
     """
     update = update_policy.STAGE
-    first, needed = round_number, stage.models(round_number)
+    number, needed = round_number, stage.models(run, round_number)
+    lacking: list[int] = []  # rounds, each the start of the one before it in this list
     while any(run.artifact(folder).is_retired for folder in needed):
-        first, needed = first - 1, update.models(first - 1)
-    for number in range(first, round_number):
-        for folder in update.folders(number).values():
-            run.artifact(folder).forget()
+        number = start_of(run, number)
+        lacking.append(number)
+        needed = update.models(run, number)
+    made_before: list[Artifact] = []
+    for number in reversed(lacking):
+        made = [model for folder in update.folders(number).values() if (model := run.artifact(folder)).is_retired]
+        for model in made:
+            model.forget()
         run_stage(update_policy.update_policy, update, run, number, prepare=_nothing_to_prepare)
-        for folder in update.models(number) if number > first else ():  # on the way only two rounds' models lie there
-            run.artifact(folder).retire()
+        for model in made_before:  # on the way only two rounds' models lie there
+            model.retire()
+        made_before = made
 
 
 def _nothing_to_prepare(stage: Stage, run: Run, round_number: int) -> None:

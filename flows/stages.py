@@ -13,6 +13,7 @@ from tasks import (
     generate_rollouts,
     initial_policy,
     plan_round,
+    promote_policy,
     pull_labels,
     sample_groups,
     score_rewards,
@@ -29,6 +30,7 @@ _START = ((initial_policy.initial_policy, initial_policy.STAGE), _FILTER)
 _GENERATE = (generate_rollouts.generate_rollouts, generate_rollouts.STAGE)
 _SCORE = (score_rewards.score_rewards, score_rewards.STAGE)
 _TOGETHER = (sample_groups.sample_groups, sample_groups.STAGE)
+_PROMOTE = (promote_policy.promote_policy, promote_policy.STAGE)
 _ROUND = (
     (pull_labels.pull_labels, pull_labels.STAGE),
     (plan_round.plan_round, plan_round.STAGE),
@@ -50,7 +52,11 @@ def stages_of(run: Run, round_number: int) -> list[tuple[Any, Stage]]:
     stages = [*([_FILTER] if joins else ()), *(_ROUND if round_number else _START)]
     if sample_groups.is_on(run):
         stages = [_TOGETHER if pair is _GENERATE else pair for pair in stages if pair is not _SCORE]
-    return [*stages, _EVALUATE] if evaluate_policy.is_due(run, round_number) else stages
+    if evaluate_policy.is_due(run, round_number):
+        stages.append(_EVALUATE)
+    if promote_policy.is_due(run, round_number):
+        stages.append(_PROMOTE)
+    return stages
 
 
 @dataclass(frozen=True, slots=True)

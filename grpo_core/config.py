@@ -15,6 +15,7 @@ from grpo_core.generation.engine import GenerationConfig
 from grpo_core.labels.config import LabelsConfig
 from grpo_core.models import ModelConfig
 from grpo_core.policy.config import UpdateConfig
+from grpo_core.promotion.config import PromotionConfig
 from grpo_core.prompts.config import DataConfig
 from grpo_core.rewards.score import RewardConfig
 
@@ -24,7 +25,9 @@ class RetentionConfig(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    policies: int = Field(2, ge=1, description="Policies kept: the newest so many, besides the first and the best.")
+    policies: int = Field(
+        2, ge=1, description="Policies kept: the newest so many, besides the first, the best and the champion."
+    )
     trainer_states: int = Field(2, ge=1, description="Optimiser states kept: the newest so many.")
 
 
@@ -67,6 +70,7 @@ class RunConfig(BaseModel):
     update: UpdateConfig = Field(default_factory=UpdateConfig)
     gates: GatesConfig = Field(default_factory=GatesConfig)
     evaluation: EvaluationConfig = Field(default_factory=EvaluationConfig)
+    promotion: PromotionConfig = Field(default_factory=PromotionConfig)
     retention: RetentionConfig = Field(default_factory=RetentionConfig)
     tracking: TrackingConfig = Field(default_factory=TrackingConfig)
 
@@ -119,6 +123,16 @@ class RunConfig(BaseModel):
                     f"gates.actions.{gate} is raise_kl, but update.kl_coef is 0 and stays so however it is multiplied; "
                     "choose another action or a kl_coef"
                 )
+        return self
+
+    @model_validator(mode="after")
+    def _there_is_a_score_to_promote_by(self) -> "RunConfig":
+        if self.promotion.enabled and self.promotion.score == "avg_at_k" and not self.evaluation.samples:
+            raise ValueError(
+                "promotion.score is avg_at_k, but evaluation.samples is 0; raise it, or set promotion.score to accuracy"
+            )
+        if self.promotion.go_back != "never" and not self.promotion.enabled:
+            raise ValueError("promotion.go_back needs promotions; set promotion.enabled to true, or go_back to never")
         return self
 
 

@@ -67,7 +67,7 @@ STAGE = Stage(
         **reward_inputs(run, 1, run.config.reward),  # what is held out comes with the first pool
     },
     compute=_compute,
-    models=lambda n: [round_folder(n, "policy")],
+    models=lambda _, n: [round_folder(n, "policy")],
     needed=False,
 )
 

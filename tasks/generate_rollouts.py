@@ -1,4 +1,4 @@
-"""Stage: the policy of the round before answers each planned prompt G times, shard by shard."""
+"""Stage: the policy that the round starts from answers each planned prompt G times, shard by shard."""
 
 import json
 from collections.abc import Mapping
@@ -15,6 +15,7 @@ from tasks.pools import pools_digest
 from tasks.rollout_shards import open_generator, shards_of
 from tasks.run import Run, round_folder
 from tasks.stage import TASK_OPTIONS, Stage, Writers, execute, input_digest
+from tasks.start_policy import start_of
 
 STAGE_VERSION = 2
 
@@ -22,7 +23,7 @@ STAGE_VERSION = 2
 def generation_inputs(run: Run, round_number: int) -> Mapping[str, str]:
     """The artifacts that decide a round's rollouts. Raises InputMissing."""
     return {
-        "policy": input_digest(run, round_folder(round_number - 1, "policy")),
+        "policy": input_digest(run, round_folder(start_of(run, round_number), "policy")),
         "plan": input_digest(run, round_folder(round_number, "plan.parquet")),
         "prompts": pools_digest(run, round_number),
     }
@@ -67,7 +68,7 @@ STAGE = Stage(
     config=generation_key,
     inputs=generation_inputs,
     compute=_compute,
-    models=lambda n: [round_folder(n - 1, "policy")],
+    models=lambda run, n: [round_folder(start_of(run, n), "policy")],
 )
 
 

@@ -3,14 +3,15 @@
 from collections.abc import Iterable
 
 from tasks.checkpoints import checkpoint_folder
+from tasks.promotion_record import champion_round
 from tasks.run import Run, round_folder
 
 
 def apply_retention(run: Run, newest: int) -> list[str]:
     """Retire model files that the config does not keep; returns the artifacts retired.
 
-    Kept: the newest K policies and optimiser states, round 0's policy (the reference) and the policy that did best on
-    the held-out prompts.
+    Kept: the newest K policies and optimiser states, round 0's policy (the reference), the policy that did best on the
+    held-out prompts, the champion's, and the policy and optimiser state that a round may go back to.
 
     Args:
         newest: the last round that is proven. Later ones on disk may be left from before an earlier round was done
@@ -21,6 +22,12 @@ def apply_retention(run: Run, newest: int) -> list[str]:
     finished = [n for n in rounds if run.artifact(round_folder(n, "policy")).manifest()]
     policies = set(finished[-keep.policies :]) | {0, best_round(run, rounds)}
     states = set(finished[-keep.trainer_states :])
+    if (champion := champion_round(run, newest + 1, "registry")) is not None:
+        policies.add(champion)
+    anchor = None if run.config.promotion.go_back == "never" else champion_round(run, newest + 1, "training")
+    if anchor is not None:
+        policies.add(anchor)
+        states.add(anchor)
     for number in finished:  # of a finished update nobody needs the checkpoints: a kill may have left some
         run.store.delete(checkpoint_folder(number))
     retired = []

@@ -16,6 +16,7 @@ from grpo_core.schemas import PLAN, ROLLOUTS, Progress, rollout_id
 from tasks.pools import training_prompts
 from tasks.run import Run, round_folder
 from tasks.stage import input_digest
+from tasks.start_policy import start_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +54,7 @@ class Generator:
         plan = read_parquet(run.store, round_folder(round_number, "plan.parquet"), PLAN)
         planned = rows.filter(pc.is_in(rows["prompt_id"], plan["prompt_id"].combine_chunks()))
         self._prompt_ids: Mapping[str, list[int]] = {row["prompt_id"]: row["prompt_ids"] for row in planned.to_pylist()}
-        self._policy_digest = input_digest(run, round_folder(round_number - 1, "policy"))
+        self._policy_digest = input_digest(run, round_folder(start_of(run, round_number), "policy"))
 
     def open(self) -> Engine:
         """The engine on the policy that the round starts from; its canary is written when it is not there yet.
@@ -62,7 +63,7 @@ class Generator:
             UserError: the policy is gone, or the engine's weights are not the trainer's.
         """
         if self._engine is None:
-            folder = self._held.enter_context(self._run.local_policy(self._round - 1))
+            folder = self._held.enter_context(self._run.local_policy(start_of(self._run, self._round)))
             config = self._run.config
             engine = self._held.enter_context(open_engine(folder, config.model, config.generation))
             probed = {"policy": self._policy_digest, "mean_difference": check_canary(engine, folder)}

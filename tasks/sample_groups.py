@@ -19,6 +19,7 @@ from tasks.run import Run, round_folder
 from tasks.score_rewards import past_smoothing, reward_key, scoring_inputs
 from tasks.score_round import open_scorer
 from tasks.stage import TASK_OPTIONS, PerArtifact, Stage, Writers, execute
+from tasks.start_policy import start_of
 
 STAGE_VERSION = 1
 
@@ -79,7 +80,7 @@ STAGE = Stage(
     },
     inputs=lambda run, n: {**generation_inputs(run, n), **scoring_inputs(run, n)},
     compute=_compute,
-    models=lambda n: [round_folder(n - 1, "policy")],
+    models=lambda run, n: [round_folder(start_of(run, n), "policy")],
 )
 
 

@@ -76,12 +76,12 @@ class Stage:
     config: Callable[[Run], Mapping[str, Any]]
     inputs: Callable[[Run, int], Mapping[str, str]]
     compute: Callable[[Run, int, Writers, Progress], Mapping[str, float] | PerArtifact]
-    models: Callable[[int], Sequence[str]] = lambda _: ()
+    models: Callable[[Run, int], Sequence[str]] = lambda _run, _number: ()
     needed: bool = True
 
     def possible(self, run: Run, round_number: int) -> bool:
         """False when it isn't needed and a model that it would take has been retired."""
-        return self.needed or not any(run.artifact(folder).is_retired for folder in self.models(round_number))
+        return self.needed or not any(run.artifact(folder).is_retired for folder in self.models(run, round_number))
 
     def fingerprint(self, run: Run, round_number: int) -> Fingerprint:
         """The key. Raises InputMissing when an artifact that it reads is not there."""

@@ -4,18 +4,20 @@ import json
 from typing import Any
 
 from tasks.gate_record import gate_findings
+from tasks.promotion_record import promotion_sentence
 from tasks.run import Run, round_folder
+from tasks.start_policy import start_of
 
-ARTIFACTS = ("rollouts", "rewards", "advantages", "gates", "policy", "evaluation")
+ARTIFACTS = ("rollouts", "rewards", "advantages", "gates", "policy", "evaluation", "promotion")
 
 
 def round_summary(run: Run, round_number: int) -> dict[str, Any]:
-    """Metrics of a round by artifact, seconds per artifact, and what its gates found, in sentences.
+    """Metrics of a round by artifact, seconds per artifact, and in sentences what its gates found and who is champion.
 
     Artifacts that are not finished are left out.
     """
-    findings = gate_findings(run, round_number)
-    summary: dict[str, Any] = {"round": round_number, "seconds": {}, "findings": findings}
+    told = {"findings": gate_findings(run, round_number), "champion": _promotion(run, round_number)}
+    summary: dict[str, Any] = {"round": round_number, "seconds": {}, **told}
     for name in ARTIFACTS:
         artifact = run.artifact(round_folder(round_number, name))
         manifest = artifact.manifest()
@@ -24,6 +26,13 @@ def round_summary(run: Run, round_number: int) -> dict[str, Any]:
         summary[name] = dict(manifest.metrics)
         summary["seconds"][name] = read_seconds(run, artifact.file("timings.json"))
     return summary
+
+
+def _promotion(run: Run, round_number: int) -> str:
+    sentence = promotion_sentence(run, round_number)
+    if sentence and (start := start_of(run, round_number + 1)) != round_number:
+        sentence += f"; round {round_number + 1} starts from round {start}"
+    return sentence
 
 
 def read_seconds(run: Run, relative: str) -> float:

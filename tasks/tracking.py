@@ -14,6 +14,7 @@ from grpo_core.schemas import REJECTED
 from tasks import traces
 from tasks.learning_curve import draw_curve
 from tasks.mirror import Mirror
+from tasks.registry import sync_registry
 from tasks.report import report_digest, round_report
 from tasks.rollout_table import rollout_table
 from tasks.run import CONFIG, Run, round_folder
@@ -93,6 +94,7 @@ class Tracker:
                 if wanted is None or number in wanted:
                     self._sync_round(record, self._rounds[number])
             self._sync_prompts(record.parent)
+            sync_registry(record, self.run)
             self._sync_curve(record.parent, [self._rounds[number] for number in on_disk])
             self._send_status(record)
 

@@ -28,8 +28,19 @@ GROUPS = {
     "gates": "gate",
     "policy": "update",
     "evaluation": "eval",
+    "promotion": "promotion",
 }
-TABLES = ("labels", "plan.parquet", "rollouts", "rewards", "difficulty", "advantages", "gates", "evaluation")
+TABLES = (
+    "labels",
+    "plan.parquet",
+    "rollouts",
+    "rewards",
+    "difficulty",
+    "advantages",
+    "gates",
+    "evaluation",
+    "promotion",
+)
 _LONGEST_PARAM = 500
 _TREND_EVALUATIONS = 5  # the window in which reward and held-out accuracy are compared
 
@@ -131,6 +142,12 @@ def metric_points(found: RoundOnDisk) -> list["Metric"]:
     if dropped:
         points.append(Metric("nonfinite_dropped", float(dropped), found.finished_ms, found.number))
     return points
+
+
+def evaluation_metrics(manifest: Manifest) -> dict[str, float]:
+    """The finite metrics of an evaluation by the names that ``metric_points`` gives them."""
+    named = {f"{GROUPS['evaluation']}/{metric_name(key)}": float(value) for key, value in manifest.metrics.items()}
+    return {key: value for key, value in named.items() if math.isfinite(value)}
 
 
 def metric_name(key: str) -> str:

@@ -19,6 +19,7 @@ from tasks.apply_gates import factors_digest, read_factors
 from tasks.checkpoints import UpdateCheckpoints
 from tasks.run import Run, round_folder
 from tasks.stage import TASK_OPTIONS, Stage, Writers, execute, input_digest
+from tasks.start_policy import start_of
 
 STAGE_VERSION = 2
 
@@ -37,15 +38,16 @@ def _config(run: Run) -> Mapping[str, Any]:
 
 
 def _inputs(run: Run, round_number: int) -> Mapping[str, str]:
+    start = start_of(run, round_number)
     inputs = {
         "rollouts": input_digest(run, round_folder(round_number, "rollouts")),
         "advantages": input_digest(run, round_folder(round_number, "advantages")),
-        "policy": input_digest(run, round_folder(round_number - 1, "policy")),
+        "policy": input_digest(run, round_folder(start, "policy")),
         "reference": input_digest(run, initial_policy.FOLDER),
         "gates": factors_digest(run, round_number),
     }
-    if round_number > 1:
-        inputs["trainer_state"] = input_digest(run, round_folder(round_number - 1, "trainer_state"))
+    if start > 0:
+        inputs["trainer_state"] = input_digest(run, round_folder(start, "trainer_state"))
     return inputs
 
 
@@ -59,9 +61,10 @@ def _effective(config: UpdateConfig, factors: Factors) -> UpdateConfig:
     )
 
 
-def _models(round_number: int) -> list[str]:
-    kinds = ("policy", "trainer_state") if round_number > 1 else ("policy",)
-    return [round_folder(round_number - 1, kind) for kind in kinds]
+def _models(run: Run, round_number: int) -> list[str]:
+    start = start_of(run, round_number)
+    kinds = ("policy", "trainer_state") if start > 0 else ("policy",)
+    return [round_folder(start, kind) for kind in kinds]
 
 
 def training_rollouts(run: Run, round_number: int) -> list[TrainingRollout]:
@@ -97,14 +100,15 @@ def _compute(run: Run, round_number: int, writers: Writers, progress: Progress) 
     update = _effective(config.update, read_factors(run, round_number))
     device = resolve_device(config.model)
     dtype = compute_dtype(config.model, device)
-    with run.local_policy(round_number - 1) as folder:
+    start = start_of(run, round_number)
+    with run.local_policy(start) as folder:
         model, tokenizer = load_policy(folder, device, torch.float32), load_tokenizer(folder)
     reference = None
     if config.update.kl_coef:
         with run.local_policy(0) as folder:
             reference = load_policy(folder, device, dtype)
-    if round_number > 1:
-        with run.store.local_folder(round_folder(round_number - 1, "trainer_state")) as folder:
+    if start > 0:
+        with run.store.local_folder(round_folder(start, "trainer_state")) as folder:
             state = load_trainer_state(folder, model)
     else:
         state = new_trainer_state(model, config.seed)

@@ -12,12 +12,21 @@ from grpo_core.schemas import PROMPTS, REJECTED, ROLLOUTS, rollout_id
 from tasks.run import Run, create_or_open, round_folder
 
 
-def store_run(folder: Path, texts: Mapping[int, Mapping[str, Sequence[str]]], **config: Any) -> Run:
-    """A run with ``texts[round][prompt_id]``, a shard a prompt. Every gold is 42; token ids are the texts' bytes."""
+def store_run(
+    folder: Path,
+    texts: Mapping[int, Mapping[str, Sequence[str]]],
+    prompts_have: Mapping[str, Mapping[str, str]] | None = None,
+    **config: Any,
+) -> Run:
+    """A run with ``texts[round][prompt_id]``, a shard a prompt. Every gold is 42; token ids are the texts' bytes.
+
+    ``prompts_have[prompt_id]`` are cells of the prompt's row.
+    """
     run, _ = create_or_open(str(folder), RunConfig.model_validate(config))
     prompt_ids = sorted({prompt for groups in texts.values() for prompt in groups})
     prompts = [
         {"prompt_id": p, "source": "s", "source_row": n, "prompt": f"{p}?", "gold": "42", "prompt_ids": [1, 2]}
+        | dict((prompts_have or {}).get(p, {}))
         for n, p in enumerate(prompt_ids)
     ]
     tables = {

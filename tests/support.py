@@ -23,6 +23,12 @@ def odd_bytes(samples: Sequence[Any]) -> list[float]:
     return [float(sum(sample.response.encode()) % 2) for sample in samples]
 
 
+def by_prompt(samples: Sequence[Any]) -> list[float]:
+    """A reward that two of three prompts give always or never: what a band has to find out."""
+    kinds = [sum(sample.prompt.encode()) % 3 for sample in samples]
+    return [(0.0, 1.0, odd)[kind] for kind, odd in zip(kinds, odd_bytes(samples), strict=True)]
+
+
 def digests(run: Path) -> dict[str, object]:
     """Every digested file of a run by name, and what each manifest says but for its moment and its own digest."""
     found: dict[str, object] = {}

@@ -15,6 +15,7 @@ from pydantic_core import PydanticSerializationError, to_jsonable_python
 
 from grpo_core.errors import UserError
 from grpo_core.prompts.config import GOLD_COLUMNS, PROMPT_COLUMNS, SourceKeys
+from grpo_core.prompts.gold import extract_gold
 from grpo_core.prompts.rows import SourceRow
 
 Row = Mapping[str, Any]
@@ -157,13 +158,15 @@ def _math(columns: _Columns) -> Reader:
     solution = columns.keyed("solution_column", ("solution",)) if has_solution else None
     order = columns.order("level")
 
+    from_solution = gold == "solution" and columns.config.gold_format == "auto"
+
     def read(index: int, row: Row) -> SourceRow:
         worked = row.get(solution) if solution else None
         answer = row.get(gold)
+        if from_solution and isinstance(answer, str):
+            answer = extract_gold(answer, "boxed")  # auto would take a whole solution that boxes nothing for the answer
         level = as_number(row.get(order)) if order else None
-        return SourceRow(
-            index, row.get(prompt), worked if answer is None else answer, worked, columns.extra(row), level
-        )
+        return SourceRow(index, row.get(prompt), answer, worked, columns.extra(row), level)
 
     return read
 

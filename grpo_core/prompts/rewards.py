@@ -11,14 +11,28 @@ from grpo_core.rewards.score import RewardConfig, build_reward
 _CHECKERS = {"math", "code", "reasoning-gym"}
 
 
-def source_rewards(data: DataConfig, own: RewardConfig) -> dict[str, RewardConfig]:
-    """By the label of each source whose rows the run's own reward does not score, the reward that does.
+def reward_of(source: SourceConfig, own: RewardConfig) -> RewardConfig | None:
+    """The reward of a source's rows; None for the run's own.
 
     A source's ``reward`` wins. Where it has none, the run's own scores its rows, unless that is a checker of another
     kind of row: then rows of humaneval and mbpp get ``code``, and those of reasoning-gym ``reasoning-gym``. What stands
     in the section ``reward`` itself (retries, what math pays) holds for all of them.
     """
-    found = {source.label: _reward_of(source, own) for source in data.places.values()}
+    used = {part.reward for part in own.components.values()} or {own.name}
+    name = source.reward
+    if name is None:
+        name = _natural(source)
+        if name is None or name in used or not used & _CHECKERS:
+            return None
+    elif not own.components and name == own.name and not source.reward_options:
+        return None
+    alone: dict[str, Any] = {"components": {}, "combine": "sum", "verdict_from": None, "smoothing": 0.0}
+    return own.model_copy(update={**alone, "name": name, "options": source.reward_options})
+
+
+def source_rewards(data: DataConfig, own: RewardConfig) -> dict[str, RewardConfig]:
+    """By the label of each source whose rows the run's own reward does not score, the reward that does."""
+    found = {source.label: reward_of(source, own) for source in data.places.values()}
     return {label: reward for label, reward in found.items() if reward is not None}
 
 
@@ -31,7 +45,7 @@ def check_source_reward(where: str, source: SourceConfig, own: RewardConfig) -> 
     Raises:
         UserError: there is no such reward, or it does not take these options; the sentence names the source's key.
     """
-    reward = _reward_of(source, own)
+    reward = reward_of(source, own)
     if reward is None:
         return
     try:
@@ -39,19 +53,6 @@ def check_source_reward(where: str, source: SourceConfig, own: RewardConfig) -> 
     except UserError as error:
         text = str(error).replace("reward.options", f"{where}.reward_options")
         raise type(error)(text.replace("reward.name", f"{where}.reward")) from error
-
-
-def _reward_of(source: SourceConfig, own: RewardConfig) -> RewardConfig | None:
-    used = {part.reward for part in own.components.values()} or {own.name}
-    name = source.reward
-    if name is None:
-        name = _natural(source)
-        if name is None or name in used or not used & _CHECKERS:
-            return None
-    elif not own.components and name == own.name and not source.reward_options:
-        return None
-    alone: dict[str, Any] = {"components": {}, "combine": "sum", "verdict_from": None, "smoothing": 0.0}
-    return own.model_copy(update={**alone, "name": name, "options": source.reward_options})
 
 
 def _natural(source: SourceConfig) -> str | None:

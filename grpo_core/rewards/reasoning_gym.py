@@ -20,7 +20,6 @@ _MAX_ANSWER_CHARS = 20_000
 _THINKING_ENDS = re.compile(r"</(?:think|thinking|thought|reasoning)>", re.IGNORECASE)
 _THINKING_BEGINS = re.compile(r"<(?:think|thinking|thought|reasoning)>", re.IGNORECASE)
 _TAGGED = re.compile(r"<answer>(.*?)</answer>", re.DOTALL | re.IGNORECASE)
-_ONE_BOX = re.compile(r"\s*\$*\s*\\boxed\s*\{.*\}\s*\$*\s*", re.DOTALL)
 
 
 class ReasoningGymConfig(BaseModel):
@@ -86,10 +85,15 @@ def gym_answer(response: str) -> str | None:
         return None  # cut off while it was thinking
     if tagged := _TAGGED.findall(text):
         answer = str(tagged[-1]).strip()
-        boxed = last_boxed(answer) if _ONE_BOX.fullmatch(answer) else None
-        return (boxed or answer) or None
+        boxed = last_boxed(answer)
+        is_one_box = boxed is not None and _dense(answer.strip("$")) == _dense(rf"\boxed{{{boxed}}}")
+        return (boxed if is_one_box else answer) or None
     found = final_answer(text)
     return None if found is None else found.answer
+
+
+def _dense(text: str) -> str:
+    return "".join(text.split())
 
 
 def _task(extra: Mapping[str, object]) -> str | None:

@@ -30,6 +30,7 @@ FILES = {
     "rounds/0002/trainer_state/rng.safetensors": "update_policy",
     "rounds/0002/trainer_state/trainer_state.json": "update_policy",
     "rounds/0002/evaluation/evaluation.parquet": "evaluate_policy",
+    "rounds/0002/promotion/decision.json": "promote_policy",
     "prompts/manifest.json": "filter_prompts",
     "rounds/0001/rewards/manifest.json": "score_rewards",
     "rounds/0002/policy/manifest.json": "update_policy",

@@ -21,6 +21,7 @@ FAULTS = [
     "before-manifest:prompts",
     "progress:evaluate_policy:0",
     "before-rename:rounds/0000/evaluation/manifest.json",
+    "after-rename:rounds/0000/promotion/decision.json",
     "before-rename:rounds/0001/plan.parquet",
     "after-rename:rounds/0001/plan.manifest.json",
     "after-rename:rounds/0001/rollouts/canary.json",
@@ -41,8 +42,11 @@ FAULTS = [
     "after-rename:rounds/0001/trainer_state/manifest.json",
     "before-rename:rounds/0001/policy/manifest.json",
     "after-rename:rounds/0001/evaluation/evaluation.parquet",
+    "stage-start:promote_policy:1",
+    "after-rename:rounds/0001/promotion/manifest.json",
     "before-rename:rounds/0002/update_checkpoint/step-000003/optimizer-00000.safetensors",
     "before-rename:rounds/0002/evaluation/manifest.json",
+    "before-manifest:rounds/0002/promotion",
 ]
 
 

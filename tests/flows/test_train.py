@@ -18,6 +18,7 @@ def test_every_stage_of_a_run_is_a_completed_task(finished_run, prefect_server):
         "compute_advantages-0002",
         "update_policy-0002",
         "evaluate_policy-0002",
+        "promote_policy-0002",
     }
     assert {state for _, state in found["flows"]} == {"Completed"}
 

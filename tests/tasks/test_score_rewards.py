@@ -9,7 +9,10 @@ import pytest
 from stored_run import store_run
 from support import digests
 
+from grpo_core.config import RunConfig
 from grpo_core.errors import UserError
+from grpo_core.rewards.config import RewardConfig
+from grpo_core.rewards.own import own_code
 from grpo_core.schemas import ADVANTAGES, REWARDS
 from tasks import compute_advantages, score_rewards
 from tasks.run import Run, round_folder
@@ -32,6 +35,10 @@ def while_up(samples, folder):
         raise OSError("gone")
     down = (place / "down").exists()
     return [Score(Verdict.ERROR, None, detail="no service") if down and s.response != "fine" else 1.0 for s in samples]
+
+def by_extra(samples, times):
+    score = lambda mark: Score(Verdict.OK, mark * times, {"mark": mark * times})
+    return [Score(Verdict.TIMEOUT, None) if s.response == "late" else score(s.extra["mark"]) for s in samples]
 
 def groups(samples):
     return [float(len({s.id for s in samples if s.group == one.group})) for one in samples]
@@ -91,6 +98,46 @@ def test_a_sample_knows_its_group_and_its_length(tmp_path: Path) -> None:
     run = store_run(tmp_path / "other", texts, reward=own_reward("facts_of_a_sample"))
     execute(score_rewards.STAGE, run, 1)
     assert [row["reward"] for row in rewards_of(run).values()] == [1022.0, 3022.0, 1022.0]
+
+
+MIX = {
+    "sources": [
+        {"source": "rows.jsonl", "name": "s"},
+        {"source": "other.jsonl", "reward": "stage_rewards_for_tests:by_extra", "reward_options": {"times": 2}},
+    ]
+}
+
+
+def test_the_rows_of_a_source_meet_its_reward_with_their_extra(tmp_path: Path) -> None:
+    texts = {1: {"a": ["\\boxed{42}", "41"], "b": ["x", "late"]}}
+    have = {"b": {"source": "other.jsonl", "extra": json.dumps({"mark": 3})}}
+    run = store_run(tmp_path / "run", texts, have, data=MIX)
+    execute(score_rewards.STAGE, run, 1)
+    rows = rewards_of(run)
+    assert {key: row["reward"] for key, row in rows.items()} == {"a/0": 1.1, "a/1": 0.0, "b/0": 6.0, "b/1": None}
+    assert rows["b/1"]["verdict"] == "timeout"
+    assert dict(rows["b/0"]["components"]) == {"stage_rewards_for_tests_by_extra_mark": 6.0}
+    assert [name for name, _ in rows["a/0"]["components"]] == ["box", "correct"]
+
+
+def test_the_rewards_of_sources_are_an_input_where_there_are_any(tmp_path: Path) -> None:
+    own, plain = RewardConfig(), store_run(tmp_path / "plain", {1: {"a": ["1"]}})
+    assert score_rewards.reward_inputs(plain, 1, own) == {}
+
+    def found(times: int, **joining: int) -> object:
+        own_code.cache_clear()  # its module is another one now and then, as after a restart
+        sys.modules.pop("stage_rewards_for_tests", None)
+        options = {"reward_options": {"times": times}}
+        data = {"sources": [MIX["sources"][0], MIX["sources"][1] | options | joining]}
+        run = Run(plain.uri, RunConfig.model_validate({"data": data}))
+        return score_rewards.reward_inputs(run, 1, own).get("source_rewards")
+
+    before = found(2)
+    assert before is not None
+    assert found(2) == before != found(3)
+    assert found(2, from_round=2) is None  # it joins later: round 1 does not depend on it
+    (tmp_path / "stage_rewards_for_tests.py").write_text(OWN + "# another\n")
+    assert found(2) != before
 
 
 def test_a_broken_checker_stops_the_round_and_only_what_failed_is_scored_again(tmp_path: Path) -> None:
