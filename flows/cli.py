@@ -12,6 +12,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from flows import environment
+from flows.audit import audit_app
 from grpo_core.errors import UserError
 from grpo_core.interrupt import Stopped
 
@@ -174,6 +175,9 @@ def rescore(
     from flows.rescore import rescore_session
 
     rescore_session(run, reward, overrides or [], rounds, out_dir, as_json, out)
+
+
+app.add_typer(audit_app, name="audit")
 
 
 @app.command()
