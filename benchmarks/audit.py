@@ -4,7 +4,6 @@ Makes a run of 100,000 rollouts of about 300 tokens in 100 rounds in a temporary
 by the command line, as a user would, and prints the median wall seconds of each question, Python's start included.
 """
 
-import json
 import statistics
 import subprocess
 import sys

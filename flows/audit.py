@@ -1,4 +1,4 @@
-"""``grpo-rounds audit``: what a run's rollouts were and did; ``grpo-rounds audit verify``: whether its record is true."""
+"""``grpo-rounds audit``: what a run's rollouts were and did; ``audit verify``: whether its record is true."""
 
 import json
 from typing import Annotated, Any

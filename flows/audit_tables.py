@@ -12,7 +12,7 @@ from rich.text import Text
 
 Row = Mapping[str, Any]
 
-_VERDICTS = ("ok", "wrong", "unparsable", "timeout", "error", "missing")
+_VERDICTS = ("ok", "wrong", "unparsable", "timeout", "error", "missing", "unscored")
 _COLOURS = {"ok": "green", "wrong": "red", "unparsable": "yellow"}
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 

@@ -89,7 +89,7 @@ def _rollouts(audit: Audit, question: Question, verdict: str | None) -> dict[str
         prompt_ids = [prompt["prompt_id"]] if both else []
     order = "worst" if question.worst is not None else "best" if question.best is not None else None
     chosen = choose(audit, Filter(prompt_ids, verdict), order, question.worst or question.best or question.limit)
-    return about | {"total": chosen.total, "rows": questions.details(audit, chosen.ids)}
+    return about | {"total": chosen.total, "rows": questions.details(audit, chosen)}
 
 
 def _sql(audit: Audit, sql: str, limit: int | None) -> dict[str, Any]:

@@ -22,17 +22,18 @@ class Filter:
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """Ids of rollouts in order, the first ``limit`` of ``total``."""
+    """Ids of rollouts in order, the first ``limit`` of ``total``, and the files in which they were found."""
 
     total: int
     ids: list[str]
+    files: frozenset[str]
 
 
 _ORDERS = {
-    None: "r.rollout_id",
+    None: "k.rollout_id",
     # Of equal rewards first the one that the loss pushed hardest.
-    "worst": "w.reward ASC NULLS LAST, a.advantage ASC NULLS LAST, r.rollout_id",
-    "best": "w.reward DESC NULLS LAST, a.advantage DESC NULLS LAST, r.rollout_id",
+    "worst": "k.reward ASC NULLS LAST, a.advantage ASC NULLS LAST, k.rollout_id",
+    "best": "k.reward DESC NULLS LAST, a.advantage DESC NULLS LAST, k.rollout_id",
 }
 
 
@@ -56,26 +57,31 @@ def parse_verdict(text: str | None) -> str | None:
 
 def choose(audit: Audit, wanted: Filter, order: str | None = None, limit: int | None = None) -> Chosen:
     """The rollouts that pass, ``worst`` or ``best`` first or by id; reads no texts and no tokens."""
-    tables = ["rollouts r"]
+    # As few tables as will do: each is a look into every shard of the run.
+    scored = order is not None or wanted.verdict not in (None, NO_REWARDS)
+    tables = "rewards k" if scored else "rollouts k"
     conditions: list[str] = []
     given: dict[str, Any] = {}
-    if wanted.verdict is not None or order is not None:
-        tables.append("rewards w ON w.rollout_id = r.rollout_id")
     if order is not None:
-        tables.append("advantages a ON a.rollout_id = r.rollout_id")
-        conditions.append("w.reward IS NOT NULL")
-    if wanted.prompt_ids is not None:
-        conditions.append("r.prompt_id IN (SELECT unnest($prompt_ids))")
-        given["prompt_ids"] = list(wanted.prompt_ids)
+        tables += " LEFT JOIN advantages a ON a.rollout_id = k.rollout_id"
+        conditions.append("k.reward IS NOT NULL")
     if wanted.verdict == NO_REWARDS:
+        tables += " LEFT JOIN rewards w ON w.rollout_id = k.rollout_id"
         conditions.append("w.verdict IS NULL")
     elif wanted.verdict is not None:
-        conditions.append("w.verdict = $verdict")
+        conditions.append("k.verdict = $verdict")
         given["verdict"] = wanted.verdict
+    if wanted.prompt_ids is not None:
+        conditions.append("k.prompt_id IN (SELECT unnest($prompt_ids))")
+        given["prompt_ids"] = list(wanted.prompt_ids)
     where = f" WHERE {' AND '.join(conditions)}" if conditions else ""
-    sql = f"SELECT r.rollout_id, count(*) OVER () AS total FROM {' LEFT JOIN '.join(tables)}{where}"
-    rows = audit.ask(f"{sql} ORDER BY {_ORDERS[order]}" + ("" if limit is None else f" LIMIT {limit}"), given)
-    return Chosen(rows[0]["total"] if rows else 0, [row["rollout_id"] for row in rows])
+    most = "" if limit is None else f" LIMIT {limit}"
+    rows = audit.ask(
+        f"SELECT k.rollout_id, k.file, count(*) OVER () AS total FROM {tables}{where} ORDER BY {_ORDERS[order]}{most}",
+        given,
+    )
+    total = rows[0]["total"] if rows else 0
+    return Chosen(total, [row["rollout_id"] for row in rows], frozenset(row["file"] for row in rows))
 
 
 def find_prompt(audit: Audit, given: str) -> dict[str, Any]:

@@ -52,14 +52,15 @@ class Audit:
 
     Args:
         rounds: only files of these rounds are looked at; None: all.
+        files: in place of what lies in the run, when that is known already.
 
     Raises:
         UserError: the folder holds no run.
     """
 
-    def __init__(self, store: Store, rounds: Container[int] | None = None) -> None:
+    def __init__(self, store: Store, rounds: Container[int] | None = None, files: RunFiles | None = None) -> None:
         self.store = store
-        self.files: RunFiles = find_files(store, rounds)
+        self.files = find_files(store, rounds) if files is None else files
         self._views: set[str] = set()
         self._is_locked = False
         self._connection = duckdb.connect(":memory:")
@@ -137,12 +138,12 @@ class Audit:
         for files in self.files.tables[name]:
             by_columns.setdefault(self._columns(files[0]), []).extend(files)
         parts = [
-            f"SELECT *{_missing(columns, known)}{_from_name(name, columns)} FROM read_parquet({self._list(files)})"
+            f"SELECT *{_missing(columns, known)}{self._from_name(name, columns)} FROM read_parquet({self._list(files)})"
             for columns, files in by_columns.items()
         ]
         if not parts:
             nulls = _missing((), known).removeprefix(", ")
-            parts = [f"SELECT {nulls}{_from_name(name, tuple(known), empty=True)} WHERE false"]
+            parts = [f"SELECT {nulls}{self._from_name(name, tuple(known), empty=True)} WHERE false"]
         self._connection.execute(f"CREATE VIEW {name} AS {' UNION ALL BY NAME '.join(parts)}")
 
     def _columns(self, file: str) -> tuple[str, ...]:
@@ -150,6 +151,14 @@ class Audit:
             return tuple(pq.read_schema(self.store.path(file)).names)
         with self.store.fs.open(self.store.path(file), "rb") as stream:
             return tuple(pq.read_schema(stream).names)
+
+    def _from_name(self, table: str, columns: Sequence[str], empty: bool = False) -> str:
+        """``file``, relative to the run, and what else only a file's place tells: the round, or a prompt's pool."""
+        file = "NULL::VARCHAR" if empty else f"substr(filename, {len(self._url('').rstrip('/')) + 2})"
+        added = f", {file} AS file"
+        if table in ("prompts", "held_out", "rejected"):
+            return added + f", regexp_extract({file}, '^[^/]+') AS pool"
+        return added if "round" in columns else added + f", regexp_extract({file}, '[0-9]+')::INTEGER AS round"
 
     def _list(self, files: Sequence[str]) -> str:
         return "[" + ", ".join(_quoted(self._url(file)) for file in files) + "]"
@@ -162,17 +171,6 @@ class Audit:
 def _missing(columns: Sequence[str], known: Mapping[str, str]) -> str:
     """The columns of the schema that these files leave out, as nulls."""
     return "".join(f", NULL::{kind} AS {name}" for name, kind in known.items() if name not in columns)
-
-
-def _from_name(table: str, columns: Sequence[str], empty: bool = False) -> str:
-    """What only a file's place tells: the round of a table that has no such column, the pool of a prompt."""
-    if table in ("prompts", "held_out", "rejected"):
-        return f", {_part('([^/]+)/[^/]+$', empty)} AS pool"
-    return "" if "round" in columns else f", {_part('rounds/([0-9]+)/', empty)}::INTEGER AS round"
-
-
-def _part(pattern: str, empty: bool) -> str:
-    return "NULL" if empty else f"regexp_extract(filename, '{pattern}', 1)"
 
 
 def _sql_type(kind: pa.DataType) -> str:

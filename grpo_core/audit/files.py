@@ -2,7 +2,7 @@
 
 import json
 import posixpath
-from collections.abc import Container
+from collections.abc import Collection, Container
 from dataclasses import dataclass, field
 
 import pyarrow as pa
@@ -82,6 +82,38 @@ class RunFiles:
     tables: dict[str, list[list[str]]]
     rounds: list[int]
     notes: list[str] = field(default_factory=list)
+
+
+def beside(found: RunFiles, files: Collection[str]) -> RunFiles:
+    """Only the shards that lie in the same rounds and have the same names as these: they hold the same rollouts.
+
+    An artifact without a shard of that name stays whole.
+    """
+    wanted: dict[str, set[str]] = {}
+    for file in files:
+        wanted.setdefault(_round_of(file), set()).add(posixpath.basename(file))
+    tables = dict(found.tables)
+    for table in ("rollouts", "rewards", "advantages"):
+        kept = []
+        for artifact in found.tables[table]:
+            names = wanted.get(_round_of(artifact[0]), set())
+            there = [file for file in artifact if posixpath.basename(file) in names]
+            if names:
+                kept.append(there if len(there) == len(names) else artifact)
+        tables[table] = kept
+    return RunFiles(tables, found.rounds, found.notes)
+
+
+def unscored_rollouts(found: RunFiles) -> RunFiles:
+    """The rollouts of rounds without rewards, and no other file."""
+    scored = {_round_of(artifact[0]) for artifact in found.tables["rewards"]}
+    tables: dict[str, list[list[str]]] = {name: [] for name in found.tables}
+    tables["rollouts"] = [artifact for artifact in found.tables["rollouts"] if _round_of(artifact[0]) not in scored]
+    return RunFiles(tables, found.rounds, found.notes)
+
+
+def _round_of(file: str) -> str:
+    return posixpath.dirname(posixpath.dirname(file))
 
 
 def find_files(store: Store, rounds: Container[int] | None = None) -> RunFiles:

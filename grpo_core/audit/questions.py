@@ -3,7 +3,9 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from grpo_core.audit.choose import Chosen
 from grpo_core.audit.connection import Audit
+from grpo_core.audit.files import beside, unscored_rollouts
 from grpo_core.errors import UserError
 
 Row = dict[str, Any]
@@ -12,26 +14,24 @@ Row = dict[str, Any]
 def by_round(audit: Audit) -> list[Row]:
     """A row a round: rollouts, verdicts, mean reward, share of groups without variance, rollouts in the loss."""
     found: dict[int, Row] = {}
-    for row in audit.ask("SELECT round, count(*) AS rollouts FROM rollouts GROUP BY round ORDER BY round"):
-        found[row["round"]] = row | {
-            "verdicts": {},
-            "reward_mean": None,
-            "zero_variance_share": None,
-            "in_loss": None,
-        }
+    unscored = unscored_rollouts(audit.files)
+    if unscored.tables["rollouts"]:
+        with Audit(audit.store, files=unscored) as other:
+            for row in other.ask("SELECT round, count(*) AS n FROM rollouts GROUP BY round"):
+                found[row["round"]] = _empty(row["round"]) | {"rollouts": row["n"], "verdicts": {"unscored": row["n"]}}
     counts = audit.ask(
         "SELECT round, verdict, count(*) AS n, sum(reward) AS total, count(reward) AS valid FROM rewards "
         "GROUP BY round, verdict ORDER BY round, verdict"
     )
-    sums: dict[int, list[float]] = {}
+    sums: dict[int, tuple[float, int]] = {}
     for row in counts:
-        if row["round"] in found:
-            found[row["round"]]["verdicts"][row["verdict"]] = row["n"]
-            total = sums.setdefault(row["round"], [0.0, 0.0])
-            total[0] += row["total"] or 0.0
-            total[1] += row["valid"]
-    for number, (total_reward, valid) in sums.items():
-        found[number]["reward_mean"] = total_reward / valid if valid else None
+        of_round = found.setdefault(row["round"], _empty(row["round"]))
+        of_round["rollouts"] += row["n"]
+        of_round["verdicts"][row["verdict"]] = row["n"]
+        total, valid = sums.get(row["round"], (0.0, 0))
+        sums[row["round"]] = (total + (row["total"] or 0.0), valid + row["valid"])
+    for number, (total, valid) in sums.items():
+        found[number]["reward_mean"] = total / valid if valid else None
     shares = audit.ask(
         "SELECT round, avg(zero::INT) AS zero_variance_share, sum(inside)::BIGINT AS in_loss FROM (SELECT round, "
         "bool_and(zero_variance) AS zero, count(*) FILTER (WHERE in_loss) AS inside FROM advantages "
@@ -40,14 +40,22 @@ def by_round(audit: Audit) -> list[Row]:
     for row in shares:
         if row["round"] in found:
             found[row["round"]] |= row
-    return list(found.values())
+    return [found[number] for number in sorted(found)]
 
 
-def details(audit: Audit, ids: Sequence[str]) -> list[Row]:
-    """Rows of the view ``audit`` for these rollouts, in this order."""
-    rows = audit.ask("SELECT * FROM audit WHERE rollout_id IN (SELECT unnest($ids))", {"ids": list(ids)})
+def _empty(number: int) -> Row:
+    return {
+        "round": number, "rollouts": 0, "verdicts": {}, "reward_mean": None, "zero_variance_share": None,
+        "in_loss": None,
+    }  # fmt: skip
+
+
+def details(audit: Audit, chosen: Chosen) -> list[Row]:
+    """Rows of the view ``audit`` for these rollouts, in their order; only their own shards are read."""
+    with Audit(audit.store, files=beside(audit.files, chosen.files)) as near:
+        rows = near.ask("SELECT * FROM audit WHERE rollout_id IN (SELECT unnest($ids))", {"ids": chosen.ids})
     by_id = {row["rollout_id"]: row for row in rows}
-    return [by_id[name] for name in ids]
+    return [by_id[name] for name in chosen.ids if name in by_id]
 
 
 def by_prompt(audit: Audit, prompt_ids: Sequence[str]) -> list[Row]:
