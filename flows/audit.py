@@ -66,3 +66,26 @@ def show(
         print(json.dumps(answer, ensure_ascii=False))
     else:
         print_answer(answer, run, out)
+
+
+@audit_app.command("verify")
+def verify(
+    run: RunArgument,
+    rounds: Annotated[
+        str | None, typer.Option("--rounds", metavar="N or A-B", help="Only these rounds; default all.")
+    ] = None,
+    rewards: Annotated[
+        bool, typer.Option("--rewards/--no-rewards", help="Score the stored texts again, or not.")
+    ] = True,
+    models: Annotated[
+        bool, typer.Option("--models", help="Score again with judges and reward models, too: costs what they cost.")
+    ] = False,
+    mlflow: Annotated[bool, typer.Option("--mlflow/--no-mlflow", help="Compare MLflow's record, or not.")] = True,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON value, with every difference.")] = False,
+) -> None:
+    """Recompute a run from its stored rows, compare it with MLflow's record, name each difference; exit 1 on any."""
+    from flows.audit_verify import verify_session
+    from flows.cli import out
+
+    if not verify_session(run, rounds, rewards, models, mlflow, as_json, out):
+        raise typer.Exit(1)
