@@ -174,8 +174,10 @@ def _files(
         for path in sorted(there - wanted) if folder else ():  # loose files are pictures and tables for people
             report.add(where, "a file that the disk doesn't have", column=path)
         with tempfile.TemporaryDirectory() as scratch:
+            if folder and wanted & there:  # all of a folder at once: a file at a time is slow where they are many
+                client.download_artifacts(run_id, folder, scratch)
             for path in sorted(wanted & there):
-                record = _download(client, run_id, path, scratch)
+                record = _record(client, run_id, path, Path(scratch))
                 report.checked["MLflow files"] += 1
                 disk = expected[path]
                 if record != disk:
@@ -185,12 +187,13 @@ def _files(
                     )  # fmt: skip
 
 
-def _download(client: "MlflowClient", run_id: str, path: str, scratch: str) -> FileRecord:
-    local = Path(client.download_artifacts(run_id, path, scratch))
+def _record(client: "MlflowClient", run_id: str, path: str, scratch: Path) -> FileRecord:
+    """Digest and size of one of a run's files, downloaded unless that was done already."""
+    local = scratch / path
+    if not local.exists():
+        local = Path(client.download_artifacts(run_id, path, str(scratch)))
     with local.open("rb") as stream:
-        record = file_record(stream)
-    local.unlink()
-    return record
+        return file_record(stream)
 
 
 def _rollout_table(
@@ -207,6 +210,6 @@ def _rollout_table(
         return  # told already, of the artifact that can't be read
     report.checked["MLflow files"] += 1
     with tempfile.TemporaryDirectory() as scratch:
-        record = _download(client, mirror.info.run_id, ROLLOUT_TABLE, scratch)
+        record = _record(client, mirror.info.run_id, ROLLOUT_TABLE, Path(scratch))
     if record != file_record(io.BytesIO(made)):
         report.add(where, "the table of rollouts says something else than the stored rows", column=ROLLOUT_TABLE)

@@ -122,6 +122,8 @@ def _against_prompts(
     part = pa.schema([PROMPTS.field(name) for name in columns])
     prompts: dict[str, dict[str, Any]] = {}
     for pool in prompt_pools(run):
+        if run.artifact(pool).manifest() is None:
+            continue
         try:
             rows = read_parquet(run.store, f"{pool}/train.parquet", part).to_pylist()
         except UNREADABLE as error:
