@@ -88,4 +88,4 @@ def verify(
     from flows.cli import out
 
     if not verify_session(run, rounds, rewards, models, mlflow, as_json, out):
-        raise typer.Exit(1)
+        raise SystemExit(1)  # typer's own Exit would end with 0: main() doesn't run it standalone

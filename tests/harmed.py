@@ -1,4 +1,4 @@
-"""Copies of a finished run with its MLflow store, and ways to harm them: with a manifest that covers it up, or without."""
+"""Copies of a finished run with its MLflow store, and ways to harm them: with a manifest that covers it up, or not."""
 
 import shutil
 import sqlite3

@@ -68,6 +68,9 @@ _OF_PROMPTS = {"prompts": "train.parquet", "held_out": "eval.parquet", "rejected
 _ADDED_LATER = ("labels", "steps")  # shown without a manifest, too: they may be written beside a finished round
 
 
+_ALIKE = ("rollouts", "rewards", "advantages")  # the stages leave a shard for a shard
+
+
 @dataclass(frozen=True, slots=True)
 class RunFiles:
     """A run's finished tables.
@@ -85,22 +88,26 @@ class RunFiles:
 
 
 def beside(found: RunFiles, files: Collection[str]) -> RunFiles:
-    """Only the shards that lie in the same rounds and have the same names as these: they hold the same rollouts.
+    """Only the shards that hold the same rollouts as these: those of the same names in the same rounds.
 
-    An artifact without a shard of that name stays whole.
+    Where a round's rollouts, rewards and advantages aren't cut into shards alike, all of its shards stay.
     """
+    shards: dict[str, list[tuple[str, ...]]] = {}
+    for table in _ALIKE:
+        for artifact in found.tables[table]:
+            shards.setdefault(_round_of(artifact[0]), []).append(tuple(map(posixpath.basename, artifact)))
     wanted: dict[str, set[str]] = {}
     for file in files:
         wanted.setdefault(_round_of(file), set()).add(posixpath.basename(file))
     tables = dict(found.tables)
-    for table in ("rollouts", "rewards", "advantages"):
-        kept = []
+    for table in _ALIKE:
+        tables[table] = []
         for artifact in found.tables[table]:
             names = wanted.get(_round_of(artifact[0]), set())
-            there = [file for file in artifact if posixpath.basename(file) in names]
+            is_alike = len(set(shards[_round_of(artifact[0])])) == 1
+            kept = [file for file in artifact if posixpath.basename(file) in names] if is_alike else artifact
             if names:
-                kept.append(there if len(there) == len(names) else artifact)
-        tables[table] = kept
+                tables[table].append(kept)
     return RunFiles(tables, found.rounds, found.notes)
 
 

@@ -55,7 +55,7 @@ def details(audit: Audit, chosen: Chosen) -> list[Row]:
     with Audit(audit.store, files=beside(audit.files, chosen.files)) as near:
         rows = near.ask("SELECT * FROM audit WHERE rollout_id IN (SELECT unnest($ids))", {"ids": chosen.ids})
     by_id = {row["rollout_id"]: row for row in rows}
-    return [by_id[name] for name in chosen.ids if name in by_id]
+    return [by_id[name] for name in chosen.ids]
 
 
 def by_prompt(audit: Audit, prompt_ids: Sequence[str]) -> list[Row]:
