@@ -8,6 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from stored_run import store_run
+from support import ROOT
 
 from grpo_core.artifacts import ArtifactWriter, Fingerprint
 from grpo_core.audit.ask import Question, ask
@@ -267,6 +268,15 @@ def test_sql_reads_the_run_and_nothing_else(run: Run, sql: str, words: str) -> N
         answer(run, sql=sql.replace("OUT", str(outside)).replace("RUN", run.uri))
     assert "\n" not in str(error.value)
     assert {path: path.read_bytes() for path in outside.rglob("*") if path.is_file()} == before
+
+
+def test_the_examples_of_the_docs_are_answered(run: Run) -> None:
+    block = (ROOT / "docs/audit.md").read_text().partition("```sql\n")[2].partition("```")[0]
+    examples = [text.strip() for text in block.split(";") if text.strip()]
+    assert len(examples) == 7
+    found = [answer(run, sql=sql)["rows"] for sql in examples]
+    assert [row["prompt_id"] for row in found[0]] == ["c", "ab"]
+    assert [(row["rollout_id"], row["share"]) for row in found[-1]] == [("0001/aa/0", 1.75), ("0001/aa/1", 0.25)]
 
 
 @pytest.mark.parametrize(
