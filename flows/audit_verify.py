@@ -11,6 +11,7 @@ from rich.text import Text
 
 from flows.audit_tables import safe
 from flows.stages import stages_of
+from grpo_core.audit.ask import as_plain
 from grpo_core.audit.choose import parse_rounds
 from tasks.run import open_run
 from tasks.verify import verify_run
@@ -41,7 +42,7 @@ def verify_session(
             progress=lambda done, total: bar.update(task, completed=done, total=total),
         )
     if as_json:
-        echo_json(report.as_dict())
+        echo_json(as_plain(report.as_dict()))
     else:
         _print(report.as_dict(), out)
     return report.clean

@@ -47,7 +47,8 @@ def verify_run(
         UserError: none of the rounds lies on disk.
     """
     there = run.rounds_on_disk()
-    numbers = [number for number in there if rounds is None or number in rounds]
+    # One in between that is gone altogether is looked at, too, and missed.
+    numbers = [n for n in range(there[0], there[-1] + 1) if rounds is None or n in rounds] if there else []
     if not numbers:
         span = f"rounds {there[0]} to {there[-1]}" if there else "no rounds yet"
         raise UserError(f"'{run.uri}' has {span}; there is nothing to verify in the ones asked for.")
@@ -73,10 +74,13 @@ def verify_run(
         advance()
     _say_what_is_missing(report, run, there, stages_of)
     if scored:
-        with open_reward(run, run.config.reward) as reward:
-            for number in numbers:
-                recompute_evaluation(report, run, number, reward)
-                advance()
+        try:
+            with open_reward(run, run.config.reward) as reward:
+                for number in numbers:
+                    recompute_evaluation(report, run, number, reward)
+                    advance()
+        except UserError as error:  # a reward of the user's own that isn't there, say
+            report.add("evaluation", f"it can't be computed again: {error}")
     if mlflow:
         compare_mlflow(report, run, numbers)
     else:
@@ -102,7 +106,7 @@ def _say_what_is_missing(report: Report, run: Run, there: Sequence[int], stages_
     """An artifact that later ones were built on must be there; one at the run's end is only unfinished."""
     places = [
         (place, stage)
-        for number in range(there[-1] + 1)
+        for number in range(there[0], there[-1] + 1)
         for stage in stages_of(run, number)
         for place in stage.folders(number).values()
         if stage.needed

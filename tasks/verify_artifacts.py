@@ -130,7 +130,8 @@ def _made_from(report: Report, run: Run, stage: Stage, number: int, place: str, 
 
 def _foreign(report: Report, file: str, places: Sequence[str]) -> None:
     folder = posixpath.dirname(file)
-    if folder in places or folder.count("/") < 2:  # inside an artifact, or loose beside the artifacts
+    inside = any(folder == place or folder.startswith(f"{place}/") for place in places)
+    if inside or folder.count("/") < 2:  # the latter lie loose beside the artifacts
         report.add(folder, "a file that no manifest names", column=posixpath.basename(file))
     elif "/update_checkpoint" not in folder:
         report.skip(f"{folder}: it has no manifest, so nothing vouches for it.")

@@ -65,7 +65,7 @@ def ask(store: Store, question: Question) -> dict[str, Any]:
             found = {"kind": "rounds", **_cut(questions.by_round(audit), None)}
         else:
             found = _rollouts(audit, question, verdict)
-        plain: dict[str, Any] = _plain({"run": store.uri, **found, "notes": audit.notes})
+        plain: dict[str, Any] = as_plain({"run": store.uri, **found, "notes": audit.notes})
         return plain
 
 
@@ -131,12 +131,12 @@ def _range(rounds: range) -> str:
     return f"round {first}" if first == last else f"{first}-{last}"
 
 
-def _plain(value: Any) -> Any:
+def as_plain(value: Any) -> Any:
     """The value in JSON's types: a number that is none becomes null, what JSON doesn't know becomes text."""
     if isinstance(value, Mapping):
-        return {str(key): _plain(inner) for key, inner in value.items()}
+        return {str(key): as_plain(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(inner) for inner in value]
+        return [as_plain(inner) for inner in value]
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, Decimal):

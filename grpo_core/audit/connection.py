@@ -44,6 +44,7 @@ _SQL_TYPES = {
     "float": "FLOAT",
     "double": "DOUBLE",
 }
+_UNREADABLE = (duckdb.IOException, duckdb.InvalidInputException, pa.ArrowException, OSError)
 _LOCKED = ("enable_external_access = false", "python_enable_replacements = false", "lock_configuration = true")
 
 
@@ -81,11 +82,18 @@ class Audit:
         return self.files.notes
 
     def ask(self, sql: str, parameters: Mapping[str, Any] | None = None) -> list[dict[str, Any]]:
-        """The rows of one of the house's own questions; makes the views whose names stand in it."""
-        self._see(sql)
-        answer = self._connection.execute(sql, dict(parameters or {}))
-        names = [column[0] for column in answer.description or []]
-        return [dict(zip(names, row, strict=True)) for row in answer.fetchall()]
+        """The rows of one of the house's own questions; makes the views whose names stand in it.
+
+        Raises:
+            UserError: a file is gone or can't be read.
+        """
+        try:
+            self._see(sql)
+            answer = self._connection.execute(sql, dict(parameters or {}))
+            names = [column[0] for column in answer.description or []]
+            return [dict(zip(names, row, strict=True)) for row in answer.fetchall()]
+        except _UNREADABLE as error:
+            raise self._unreadable(error) from error
 
     def ask_sql(self, sql: str, limit: int | None) -> tuple[list[str], list[tuple[Any, ...]]]:
         """Columns and rows of a user's question; one row more than ``limit`` where there are more.
@@ -95,18 +103,27 @@ class Audit:
         Raises:
             UserError: it isn't one statement that only reads, or DuckDB refuses it.
         """
-        self._see(sql)
+        try:
+            self._see(sql)
+        except _UNREADABLE as error:
+            raise self._unreadable(error) from error
         self._lock()
         try:
             statements = self._connection.extract_statements(sql)
-            reading = (duckdb.StatementType.SELECT, duckdb.StatementType.EXPLAIN)
-            if len(statements) != 1 or statements[0].type not in reading:
+            # Not even EXPLAIN: it may run what it explains.
+            if len(statements) != 1 or statements[0].type != duckdb.StatementType.SELECT:
                 raise UserError("--sql takes one statement that reads, such as: select verdict, count(*) from audit …")
             answer = self._connection.execute(statements[0])
             names = [column[0] for column in answer.description or []]
             return names, answer.fetchall() if limit is None else answer.fetchmany(limit + 1)
         except duckdb.Error as error:
             raise UserError(f"--sql: {_one_sentence(error)}") from error
+
+    def _unreadable(self, error: Exception) -> UserError:
+        return UserError(
+            f"A table of '{self.store.uri}' can't be read ({str(error).splitlines()[0]}); which files are harmed says: "
+            f"grpo-rounds audit verify {self.store.uri}"
+        )
 
     def _lock(self) -> None:
         if not self._is_locked:

@@ -139,7 +139,11 @@ def find_files(store: Store, rounds: Container[int] | None = None) -> RunFiles:
     places: list[tuple[str, str, str | None]] = [
         (table, pool, file) for pool in sorted(pools) for table, file in _OF_PROMPTS.items()
     ]
-    places += [(table, f"rounds/{n:04d}/{folder}", file) for n in wanted for table, (folder, file) in _OF_ROUND.items()]
+    places += [
+        (table, f"rounds/{n:04d}/{folder}", file)
+        for table, (folder, file) in _OF_ROUND.items()
+        for n in (numbers if table == "labels" else wanted)  # a prompt's labels may lie in any round
+    ]
     artifacts = {folder: Artifact(store, folder) for _, folder, _ in places}
     contents = _files_of_manifests(store, artifacts, found.notes)
     for table, folder, file in places:

@@ -52,10 +52,12 @@ def _empty(number: int) -> Row:
 
 def details(audit: Audit, chosen: Chosen) -> list[Row]:
     """Rows of the view ``audit`` for these rollouts, in their order; only their own shards are read."""
+    sql, given = "SELECT * FROM audit WHERE rollout_id IN (SELECT unnest($ids))", {"ids": chosen.ids}
     with Audit(audit.store, files=beside(audit.files, chosen.files)) as near:
-        rows = near.ask("SELECT * FROM audit WHERE rollout_id IN (SELECT unnest($ids))", {"ids": chosen.ids})
-    by_id = {row["rollout_id"]: row for row in rows}
-    return [by_id[name] for name in chosen.ids]
+        by_id = {row["rollout_id"]: row for row in near.ask(sql, given)}
+    if len(by_id) < len(set(chosen.ids)):  # in a harmed run they may lie in other shards
+        by_id = {row["rollout_id"]: row for row in audit.ask(sql, given)}
+    return [by_id[name] for name in chosen.ids if name in by_id]
 
 
 def by_prompt(audit: Audit, prompt_ids: Sequence[str]) -> list[Row]:
@@ -78,8 +80,8 @@ def rollout(audit: Audit, rollout_id: str) -> Row:
         share of each one's gradient.
     """
     given = {"id": rollout_id}
-    (found,) = audit.ask("SELECT * FROM audit WHERE rollout_id = $id", given)
-    (sampling,) = audit.ask(
+    found, *_ = audit.ask("SELECT * FROM audit WHERE rollout_id = $id", given)
+    sampling, *_ = audit.ask(
         "SELECT seed, temperature, top_p, top_k, max_new_tokens, policy_digest, engine, engine_version, "
         "list_avg(logprobs) AS logprob_mean FROM rollouts WHERE rollout_id = $id",
         given,

@@ -221,15 +221,24 @@ def lose_artifact(run: Path) -> set[tuple[str, str, str, str]]:
     }
 
 
+def lose_round(run: Path) -> set[tuple[str, str, str, str]]:
+    shutil.rmtree(run / "rounds/0001")
+    missing = "it is missing, though later artifacts lie there"
+    return {(f"rounds/0001/{name}", missing, "", "") for name in ("plan.parquet", "rollouts", "rewards", "policy")}
+
+
 def lose_and_add_files(run: Path) -> set[tuple[str, str, str, str]]:
     (run / "rounds/0001/rewards/monitor.json").unlink()
     shutil.copy(run / "rounds/0001/rewards" / SHARD, run / "rounds/0001/rewards/shard-00099.parquet")
     (run / "rounds/0002/notes.txt").write_text("mine")
+    (run / "rounds/0002/policy/more").mkdir()
+    (run / "rounds/0002/policy/more/notes.txt").write_text("mine")
     foreign = "a file that no manifest names"
     return {
         ("rounds/0001/rewards", "a file is gone", "", "monitor.json"),
         ("rounds/0001/rewards", foreign, "", "shard-00099.parquet"),
         ("rounds/0002", foreign, "", "notes.txt"),
+        ("rounds/0002/policy/more", foreign, "", "notes.txt"),
     }
 
 
@@ -252,6 +261,7 @@ HARMS: list[Callable[[Path], set[tuple[str, str, str, str]]]] = [
     alter_parts,
     alter_config,
     lose_artifact,
+    lose_round,
     lose_and_add_files,
     destroy_shard,
 ]
@@ -297,6 +307,15 @@ def test_a_judge_is_asked_only_on_request(run: Path) -> None:
     report = verify(run, rounds=range(1, 2), mlflow=False)
     assert any("reward_model costs money or time" in why and "--models" in why for why in report.skipped)
     assert "rewards computed again" not in report.checked
+
+
+def test_a_reward_that_is_not_there_is_told_and_the_rest_proven(run: Path) -> None:
+    config = run / "config.yaml"
+    config.write_text(config.read_text().replace("name: math", "name: not_there:at_all"))
+    set_cell(run / "rounds/0001/advantages" / SHARD, 0, "advantage", 9.0)
+    found = told(verify(run, mlflow=False).differences)
+    assert any(where == "rounds/0001/rewards" and "not_there" in what for where, what, _, _ in found)
+    assert ("rounds/0001/advantages", "a file has other bytes than its manifest says", "", SHARD) in found
 
 
 def test_harm_in_mlflow_is_named(run: Path) -> None:

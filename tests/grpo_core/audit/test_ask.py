@@ -249,6 +249,8 @@ def test_sql_is_cut_and_says_so(run: Run) -> None:
         ("select 1; select 2", "one statement that reads"),
         ("copy (select 1) to 'OUT/x.csv'", "one statement that reads"),
         ("copy (select 1) to 'RUN/rounds/0001/rewards/shard-00000.parquet' (use_tmp_file false)", "one statement"),
+        ("explain analyze copy (select 1) to 'RUN/x.csv' (use_tmp_file false)", "one statement that reads"),
+        ("select * from query('copy (select 1) to ''RUN/x.csv'' (use_tmp_file false)')", "SELECT"),
         ("create table t as select 1", "one statement that reads"),
         ("insert into rewards select * from rewards", "one statement that reads"),
         ("set enable_external_access = true", "one statement that reads"),
@@ -314,6 +316,17 @@ def test_what_is_unfinished_or_unreadable_is_not_shown(run: Run, tmp_path: Path)
     found = answer(copy)
     assert [row["round"] for row in found["rows"]] == [1]
     assert found["notes"] == ["rounds/0003/rollouts is left out: its manifest can't be read."]
+
+
+def test_a_shard_that_is_gone_or_no_parquet_is_told(run: Run, tmp_path: Path) -> None:
+    copy = store_run(tmp_path / "run", TEXTS)
+    shard = tmp_path / "run/rounds/0002/rollouts/shard-00001.parquet"
+    for harm in (lambda: shard.write_bytes(b"PAR1 and no more"), shard.unlink):
+        harm()
+        for question in ({}, {"prompt": "c"}):
+            with pytest.raises(UserError, match=r"can't be read .*audit verify") as error:
+                answer(copy, **question)
+            assert "\n" not in str(error.value)
 
 
 def test_a_remote_run_answers_the_same(run: Run) -> None:
