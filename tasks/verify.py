@@ -11,7 +11,7 @@ from grpo_core.schemas import Progress, no_progress
 from tasks.run import Run, round_folder
 from tasks.score_round import open_reward
 from tasks.stage import Stage
-from tasks.verify_again import recompute, recompute_evaluation, unsure_rewards
+from tasks.verify_again import recompute, recompute_evaluation, recompute_sure, unsure_rewards
 from tasks.verify_artifacts import prove_artifacts
 from tasks.verify_mlflow import compare_mlflow
 from tasks.verify_report import Report
@@ -71,6 +71,8 @@ def verify_run(
         if number:
             compare_rows(report, run, number)
             recompute(report, run, number, stages, scored)
+            if rewards and not scored:
+                recompute_sure(report, run, number)
         advance()
     _say_what_is_missing(report, run, there, stages_of)
     if scored:
@@ -96,8 +98,8 @@ def _scored_again(report: Report, run: Run, rewards: bool, models: bool) -> bool
         report.skip("Rewards and evaluations: not scored again, as asked.")
     elif unsure and not models:
         report.skip(
-            f"Rewards and evaluations: not scored again, because {', '.join(unsure)} costs money or time and may not "
-            "repeat itself; --models does it."
+            f"Rewards by {', '.join(unsure)}, verdicts and evaluations: not scored again, since that costs money or "
+            "time and may not repeat itself; --models does it."
         )
     return rewards and (models or not unsure)
 

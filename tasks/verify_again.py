@@ -8,10 +8,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from grpo_core.artifacts import Artifact, ArtifactWriter, read_parquet
+from grpo_core.artifacts import Artifact, ArtifactWriter, Fingerprint, read_parquet
 from grpo_core.errors import UserError
 from grpo_core.evaluation import summarise
-from grpo_core.rewards.config import RewardConfig
+from grpo_core.rewards.config import ComponentConfig, RewardConfig
 from grpo_core.rewards.reward import Reward
 from grpo_core.rewards.verdict import Sample, Score, Verdict
 from grpo_core.schemas import ADVANTAGES, EVALUATION, PLAN, PROMPTS, REWARDS, no_progress
@@ -23,6 +23,8 @@ from tasks.verify_report import Report, compare_metrics, compare_tables, equal
 
 _UNSURE = ("judge", "reward_model", "logprob")  # they cost money or a GPU, and may say something else the next time
 _FAILURES = (UserError, LookupError, ValueError, TypeError, AssertionError, OSError, pa.ArrowException)
+
+_NO_KEY = Fingerprint("verify", 0, 1, {}, {})  # of a scratch artifact, which nobody resumes
 
 # Stage -> the schema of its table and the column that names a row.
 _AGAIN = {
@@ -78,6 +80,53 @@ def _compare(report: Report, run: Run, number: int, stage: Stage, name: str, fol
             if not file.endswith(".parquet"):
                 _compare_json(report, stored, writer.artifact, file)
         compare_metrics(report, folder, manifest.metrics, metrics)
+
+
+def recompute_sure(report: Report, run: Run, number: int) -> None:
+    """Where a judge or a model is not asked again: the other components once more, and the sum of all of them."""
+    place, config = round_folder(number, "rewards"), run.config.reward
+    sure = {name: part for name, part in config.components.items() if part.reward not in _UNSURE}
+    if not config.components or run.artifact(place).manifest() is None:
+        return
+    try:
+        stored = {row["rollout_id"]: row for row in _table(run.artifact(place), REWARDS).to_pylist()}
+        again = _scored_by(run, number, config, sure) if sure else {}
+    except _FAILURES as error:
+        said = (str(error).strip() or type(error).__name__).splitlines()[0]
+        report.add(place, f"it can't be computed again: {said}")
+        return
+    report.checked["rewards computed again in part"] += len(again)
+    for key, row in stored.items():
+        values = dict(row["components"])
+        found = dict(again[key]["components"]) if key in again else {}
+        for name in found:
+            if not equal(values.get(name), found[name]):
+                report.add(
+                    place, "computed again it is another one", row=key, column=f"components.{name}",
+                    stored=values.get(name), found=found[name],
+                )  # fmt: skip
+        if config.combine == "sum" and not config.smoothing and row["reward"] is not None:
+            total = sum(part.weight * (values.get(name) or 0.0) for name, part in config.components.items())
+            if not equal(row["reward"], float(total)):
+                report.add(
+                    place, "it is not the weighted sum of its components", row=key, column="reward",
+                    stored=row["reward"], found=total,
+                )  # fmt: skip
+
+
+def _scored_by(
+    run: Run, number: int, config: RewardConfig, components: dict[str, ComponentConfig]
+) -> dict[str, dict[str, Any]]:
+    """The round's rewards by some components alone, by rollout."""
+    reward = config.model_copy(
+        update={"components": components, "verdict_from": None, "combine": "sum", "smoothing": 0.0}
+    )
+    narrowed = Run(run.uri, run.config.model_copy(update={"reward": reward}))
+    stage = score_rewards.STAGE
+    with tempfile.TemporaryDirectory() as scratch:
+        artifact = Artifact(Store(scratch), round_folder(number, "rewards"))
+        stage.compute(narrowed, number, {"rewards": ArtifactWriter(artifact, _NO_KEY)}, no_progress)
+        return {row["rollout_id"]: row for row in _table(artifact, REWARDS).to_pylist()}
 
 
 def _table(artifact: Artifact, schema: pa.Schema) -> pa.Table:

@@ -7,16 +7,20 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from harmed import copy_run, edit_rows, mend, set_cell
+from stored_run import store_run
 from support import digests
 
 from flows.stages import stages_of
-from grpo_core.artifacts import Artifact
+from grpo_core.artifacts import Artifact, ArtifactWriter, Fingerprint
 from grpo_core.errors import UserError
+from grpo_core.schemas import REWARDS
 from grpo_core.storage import Store
 from tasks.run import open_run
 from tasks.verify import verify_run
+from tasks.verify_again import recompute_sure
 from tasks.verify_report import Difference, Report
 
 SHARD = "shard-00001.parquet"
@@ -305,8 +309,32 @@ def test_a_judge_is_asked_only_on_request(run: Path) -> None:
     config = run / "config.yaml"
     config.write_text(config.read_text().replace("name: math", "name: reward_model"))
     report = verify(run, rounds=range(1, 2), mlflow=False)
-    assert any("reward_model costs money or time" in why and "--models" in why for why in report.skipped)
+    assert any(why.startswith("Rewards by reward_model") and "--models" in why for why in report.skipped)
     assert "rewards computed again" not in report.checked
+
+
+def test_beside_a_judge_the_other_components_are_computed_again(tmp_path: Path) -> None:
+    components = {"right": {"reward": "math"}, "judged": {"reward": "judge", "weight": 2.0}}
+    run = store_run(tmp_path / "run", {1: {"a": ["42", "41"], "b": ["so 42", "7"]}}, reward={"components": components})
+    paid = {"0001/a/0": (1.0, 0.5, 2.0), "0001/a/1": (0.75, 0.0, 0.75), "0001/b/0": (1.0, 0.5, 1.5), "0001/b/1": None}
+    rows = [
+        {
+            "rollout_id": key, "round": 1, "prompt_id": key[5], "sample_index": int(key[-1]),
+            "verdict": "ok" if values else "error", "extracted": None, "gold": "42", "detail": "",
+            "components": [("right", values[0]), ("judged", values[1])] if values else [("right", 0.0)],
+            "reward": values[2] if values else None,
+        }
+        for key, values in paid.items()
+    ]  # fmt: skip
+    writer = ArtifactWriter(run.artifact("rounds/0001/rewards"), Fingerprint("test", 1, 1, {}, {}))
+    writer.write_table("shard-00000.parquet", pa.Table.from_pylist(rows, schema=REWARDS))
+    writer.finish()
+    report = Report(run.uri, [1])
+    recompute_sure(report, run, 1)
+    assert {(d.row, d.column, d.stored, d.found) for d in report.differences} == {
+        ("0001/a/1", "components.right", 0.75, 0.0),
+        ("0001/b/0", "reward", 1.5, 2.0),
+    }
 
 
 def test_a_reward_that_is_not_there_is_told_and_the_rest_proven(run: Path) -> None:
