@@ -12,6 +12,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from flows import environment
+from flows.audit import audit_app
 from grpo_core.errors import UserError
 from grpo_core.interrupt import Stopped
 
@@ -195,6 +196,9 @@ def rescore(
         out=out_dir,
     )
     rescore_session(run, wish, as_json, out)
+
+
+app.add_typer(audit_app, name="audit")
 
 
 @app.command()

@@ -15,6 +15,7 @@ from grpo_core.rewards.sandbox import why_unusable
 _PACKAGES = (
     "grpo-rounds", "torch", "transformers", "datasets", "prefect", "mlflow", "pandas", "pyarrow", "math-verify", "vllm",
 )  # fmt: skip
+_OWN_SERVER = "none needed, one starts with the run"
 
 
 def findings() -> dict[str, str]:
@@ -40,10 +41,20 @@ def findings() -> dict[str, str]:
     found["mlflow store"] = (
         "MLFLOW_TRACKING_URI" if os.environ.get("MLFLOW_TRACKING_URI") else "sqlite beside the run folder"
     )
-    found["prefect server"] = (
-        "PREFECT_API_URL" if os.environ.get("PREFECT_API_URL") else "none needed, one starts with the run"
-    )
+    found["prefect server"] = _prefect_server() if os.environ.get("PREFECT_API_URL") else _OWN_SERVER
     return found
+
+
+def _prefect_server() -> str:
+    import httpx
+
+    from flows.leases import lease_warning
+
+    try:
+        warning = lease_warning()
+    except httpx.HTTPError:
+        return "PREFECT_API_URL, which does not answer"
+    return f"PREFECT_API_URL. {warning}" if warning else "PREFECT_API_URL"
 
 
 def doctor_session(as_json: bool, out: Console) -> None:

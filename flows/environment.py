@@ -10,6 +10,8 @@ _DEFAULTS = {
     "HF_HUB_DISABLE_TELEMETRY": "1",
     # A restart of the server must not kill a healthy run that holds a concurrency slot.
     "PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE": "prefect.server.concurrency.lease_storage.filesystem",
+    # A flow run that has been silent for three of these is taken for dead (deployments/automations.py).
+    "PREFECT_FLOWS_HEARTBEAT_FREQUENCY": "30",
     # Tokenisers fork nothing here; the warning would break the progress display.
     "TOKENIZERS_PARALLELISM": "false",
 }
@@ -30,3 +32,15 @@ def prepare(command_line: bool = False) -> None:
     """Set the defaults where the environment says nothing."""
     for name, value in (_DEFAULTS | (_COMMAND_LINE if command_line else {})).items():
         os.environ.setdefault(name, value)
+
+
+def for_workers() -> dict[str, str]:
+    """What a process that a worker starts has to find in its environment; it begins with Prefect, not with us."""
+    return {name: os.environ.get(name, value) for name, value in _DEFAULTS.items()}
+
+
+def speak() -> None:
+    """Take back the silence of the command line, before Prefect is imported: what is served has no table of its own."""
+    for name, value in _COMMAND_LINE.items():
+        if os.environ.get(name) == value:
+            del os.environ[name]

@@ -1,6 +1,7 @@
 """After a kill, Prefect still believes that the run is going on. Set right what only a dead process could have left."""
 
 import hashlib
+from collections.abc import Sequence
 
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterState, FlowRunFilterStateType, FlowRunFilterTags
@@ -11,6 +12,8 @@ from prefect.states import Crashed
 from grpo_core.storage import Store
 
 _ALIVE = [StateType.RUNNING, StateType.PENDING, StateType.CANCELLING]
+
+TAG = "grpo-rounds"  # every flow run that writes a training run has it; the automation for zombies looks for it
 
 
 def tag_of(identity: str) -> str:
@@ -32,8 +35,8 @@ def claim_flow_run(identity: str, run_dir: str) -> int:
         How many flow runs were set to Crashed.
     """
     tag = tag_of(identity)
+    change_tags(add=[TAG, tag])
     with get_client(sync_client=True) as client:
-        client.update_flow_run(flow_run.id, tags=sorted({*flow_run.tags, tag}))
         stale = [
             found
             for found in client.read_flow_runs(
@@ -42,8 +45,26 @@ def claim_flow_run(identity: str, run_dir: str) -> int:
                     state=FlowRunFilterState(type=FlowRunFilterStateType(any_=_ALIVE)),
                 )
             )
-            if str(found.id) != str(flow_run.id)
+            # One that a worker is about to start is alive: it waits for its process.
+            if str(found.id) != str(flow_run.id) and not (found.deployment_id and found.state_type == StateType.PENDING)
         ]
         for found in stale:
             client.set_flow_run_state(found.id, Crashed(message="Its process died; the run was resumed."), force=True)
     return len(stale)
+
+
+def release_flow_run() -> None:
+    """Take the training run's tag off the current flow run while it waits for the lock.
+
+    A flow run that is retried brings the tag with it, and the lock's holder would take it for dead.
+    """
+    change_tags(drop=tag_of(""))
+
+
+def change_tags(add: Sequence[str] = (), drop: str | None = None) -> None:
+    """Add tags to the current flow run and drop those that begin so; what else it has by now stays."""
+    with get_client(sync_client=True) as client:
+        tags = client.read_flow_run(flow_run.id).tags
+        wanted = sorted({*add, *(tag for tag in tags if drop is None or not tag.startswith(drop))})
+        if wanted != sorted(tags):
+            client.update_flow_run(flow_run.id, tags=wanted)

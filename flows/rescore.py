@@ -1,9 +1,14 @@
 """``grpo-rounds rescore``: what another reward, estimator or update would have made of a run's stored rollouts."""
 
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from prefect import flow
 from rich.console import Console
 from rich.markup import escape
 
-from flows.branch import Wish, label, make_branch, plan_branch
+from flows.branch import Plan, Wish, label, make_branch, plan_branch
+from flows.places import Place
 from tasks.branch_report import REPORT_PAGE, Report, told, told_transitions
 from tasks.rescore import Change
 from tasks.run import open_run
@@ -12,25 +17,66 @@ from tasks.tracking import Tracker
 _SHOWN = ("kl", "clip_ratio", "entropy", "ratio_max", "ratio_ess", "importance_ess")
 
 
+@flow(name="rescore")
+def rescore(
+    run_dir: Place,
+    reward: str | None = None,
+    advantage: str | None = None,
+    overrides: Sequence[str] = (),
+    retrain: bool = False,
+    evaluate: bool = False,
+    rounds: str | None = None,
+    out_dir: Place | None = None,
+) -> dict[str, Any]:
+    """Make a branch of a run from its stored rollouts, and return what changed.
+
+    Args:
+        reward: another reward's name; by default the run's own, as its code is now.
+        advantage: another estimator's name.
+        overrides: ``reward.key=value`` and the like, each changes one key.
+        retrain: make policies, too.
+        evaluate: measure the last of these.
+        rounds: ``1-3`` or one number; by default all.
+        out_dir: the branch's folder; by default RUN/branches/NAME.
+
+    Raises:
+        UserError: no such rollouts, a key or name that is none, or a folder that is a run itself.
+    """
+    wish = Wish(reward, advantage, tuple(overrides), retrain, evaluate, rounds, out=out_dir)
+    plan = plan_branch(run_dir, wish)
+    report, problem = _make(plan, lambda _: None)
+    return _as_json(plan, report) | {"mlflow": problem or "recorded"}
+
+
 def rescore_session(run_dir: str, wish: Wish, as_json: bool, out: Console) -> None:
     """Make a branch of a run and say what changed, a round at a time."""
     from flows.cli import echo_json, err
 
     plan = plan_branch(run_dir, wish)
-    report = make_branch(plan, (lambda change: None) if as_json else (lambda change: _print(change, out)))
-    # A branch without policies has no curve of its own; `grpo-rounds track` records it, too.
-    if wish.retrain:
-        tracker = Tracker(open_run(plan.place))
-        tracker.set_status("FINISHED")
-        if problem := tracker.sync():
-            err.print(escape(problem), soft_wrap=True)
+    report, problem = _make(plan, (lambda change: None) if as_json else (lambda change: _print(change, out)))
+    if problem:
+        err.print(escape(problem), soft_wrap=True)
     if as_json:
-        told_all = {"run": plan.parent.uri, "out": plan.place, "reward": label(plan.config.reward)}
-        echo_json(told_all | report.as_dict())
+        echo_json(_as_json(plan, report))
         return
     _print_end(report, out)
     out.print(f"Branch: {escape(plan.place)}", soft_wrap=True)
     out.print(f"Report: {escape(plan.place)}/{REPORT_PAGE}", soft_wrap=True)
+
+
+def _make(plan: Plan, on_round: Callable[[Change], None]) -> tuple[Report, str | None]:
+    """The branch and its report, and what is wrong with its record in MLflow."""
+    report = make_branch(plan, on_round)
+    if not plan.branch.policies:  # it has no curve of its own; `grpo-rounds track` records it, too
+        return report, None
+    tracker = Tracker(open_run(plan.place))
+    tracker.set_status("FINISHED")
+    return report, tracker.sync()
+
+
+def _as_json(plan: Plan, report: Report) -> dict[str, Any]:
+    told_first = {"run": plan.parent.uri, "out": plan.place, "reward": label(plan.config.reward)}
+    return told_first | report.as_dict()
 
 
 def _print(change: Change, out: Console) -> None:

@@ -10,16 +10,15 @@ from rich.markup import escape
 from flows import train as train_module
 from flows.changes import describe_changes
 from flows.display import Display
+from flows.evaluate import evaluate_round
 from flows.preflight import check_config
 from flows.recover import tag_of_folder
 from flows.stages import first_incomplete
 from grpo_core.config import RunConfig
 from grpo_core.errors import UserError
 from grpo_core.storage import Store
-from tasks import filter_prompts, initial_policy
-from tasks.evaluate_policy import STAGE as EVALUATE
-from tasks.run import Run, open_run, round_folder, single_writer
-from tasks.stage import execute, set_listener
+from tasks.run import Run, open_run, single_writer
+from tasks.stage import set_listener
 from tasks.summary import round_summary
 from tasks.tracking import Tracker
 
@@ -62,27 +61,12 @@ def evaluate_session(run_dir: str, round_number: int | None, as_json: bool, out:
     """Evaluate one round's policy; the result is an artifact of the run like any other."""
     from flows.cli import echo_json, err
 
-    run = open_run(run_dir)
-    rounds = [n for n in run.rounds_on_disk() if n <= run.config.rounds]
-    finished = [n for n in rounds if run.artifact(round_folder(n, "policy")).manifest()]
-    if not finished:
-        raise UserError(f"'{run_dir}' has no policy yet; run: grpo-rounds resume {run_dir}")
-    number = finished[-1] if round_number is None else round_number
-    if number not in finished:
-        raise UserError(f"'{run_dir}' has no policy of round {number}; --round can be {finished[0]} to {finished[-1]}.")
-    for folder in (round_folder(number, "policy"), initial_policy.FOLDER, filter_prompts.FOLDER):
-        condition = run.artifact(folder).condition()
-        if not condition.done:
-            raise UserError(
-                f"'{run_dir}/{folder}' is {condition.state} ({condition.why}); run: grpo-rounds resume {run_dir}"
-            )
-    with single_writer(run_dir):
-        with run.local_policy(number), Display(out, run.config.rounds) as display:
-            set_listener(display)
-            display.stage_started(EVALUATE.name, number, "")
-            metrics = execute(EVALUATE, run, number)["metrics"]
+    with Display(out, open_run(run_dir).config.rounds) as display:
+        set_listener(display)
+        try:
+            number, metrics, problem = evaluate_round(run_dir, round_number)
+        finally:
             set_listener(None)
-        problem = Tracker(run).sync([number])
     if problem:
         err.print(escape(problem), soft_wrap=True)
     if as_json:

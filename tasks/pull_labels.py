@@ -69,18 +69,18 @@ def _asked(run: Run, round_number: int, known: list[Label]) -> tuple[list[Label]
     """What MLflow holds, and where it can't be asked, what was known before, with a metric that says so.
 
     Raises:
-        UserError: MLflow can't be asked and ``labels.required`` is set.
+        UserError: MLflow can't be asked and ``labels.needed`` is set.
     """
     failures: tuple[type[Exception], ...] = (UserError, *store_failures())
     try:
         with quiet():
             return _merged(run, round_number, known, _traces(run)), {}
     except failures as error:
-        if run.config.labels.required:
+        if run.config.labels.needed:
             reason = place_of(run.uri, run.config.tracking).redact(str(error).strip().splitlines()[0][:200])
             raise UserError(
-                f"labels.required is set and MLflow can't be asked for people's labels ({reason.rstrip('.')}); mend "
-                "that, or set labels.required to false."
+                f"labels.needed is set and MLflow can't be asked for people's labels ({reason.rstrip('.')}); mend "
+                "that, or set labels.needed to false."
             ) from error
         return known, {"mlflow_unreachable": 1.0}
 

@@ -28,6 +28,10 @@ HOLDER = ".lock-holder.json"
 CHANGES = "config-changes.jsonl"
 
 
+class RunIsHeld(UserError):
+    """Another process is writing the run; nothing of it was touched."""
+
+
 @dataclass(frozen=True)
 class Run:
     """One run as every stage sees it; small and picklable, so that it can be sent to another process."""
@@ -177,7 +181,8 @@ def single_writer(uri: str) -> Iterator[None]:
     """Hold the run's lock. The operating system frees it when its owner dies, however that happens.
 
     Raises:
-        UserError: someone else holds it; the sentence says who, where and since when.
+        RunIsHeld: someone else holds it; the sentence says who, where and since when.
+        UserError: the folder holds something else, or can't be written.
     """
     store = Store(uri)
     if not store.is_local:
@@ -189,7 +194,7 @@ def single_writer(uri: str) -> Iterator[None]:
         lock = filelock.FileLock(store.path(LOCK), timeout=0)
         lock.acquire()
     except filelock.Timeout:
-        raise UserError(f"'{uri}' is being written by {_holder(store)}; wait for it or stop it first.") from None
+        raise RunIsHeld(f"'{uri}' is being written by {_holder(store)}; wait for it or stop it first.") from None
     except OSError as error:
         raise UserError(
             f"'{uri}' can't be written ({error.strerror or error}); give a folder you may write to."

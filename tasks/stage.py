@@ -41,6 +41,11 @@ def set_listener(listener: Listener | None) -> None:
     _listener = listener
 
 
+def listener() -> Listener | None:
+    """Who hears the stages of this process."""
+    return _listener
+
+
 @dataclass(frozen=True, slots=True)
 class PerArtifact:
     """What ``compute`` returns where each artifact has metrics of its own: these, by the artifact's short name."""

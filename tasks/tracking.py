@@ -74,6 +74,14 @@ class Tracker:
         self._guarded(lambda record: None)
         return self._record.parent.run_id if self._record else None
 
+    def page_of(self, round_number: int) -> str | None:
+        """The address of a round's page; None where the store is no server, or its record is behind."""
+        record = self._record
+        if record is None or not self.place.uri.startswith(("http://", "https://")):
+            return None
+        mirrored = record.children.get(round_number, record.parent)  # round 0 has no page of its own
+        return f"{self.place.ui_command.rstrip('/')}/#/experiments/{record.experiment_id}/runs/{mirrored.run_id}"
+
     def sync(self, rounds: Iterable[int] | None = None) -> str | None:
         """Bring MLflow's record of these rounds (None: all) up to what lies on disk; returns ``problem``."""
         # After a failure anything may be missing; a round that isn't costs one comparison.

@@ -85,7 +85,7 @@ def _import_everything() -> None:
     import importlib
 
     for name in (
-        *("flows.cli", "flows.dry_run", "flows.session", "flows.doctor"),
+        *("deployments.cli", "flows.dry_run", "flows.session", "flows.doctor"),
         *("mlflow.data", "mlflow.store.tracking.sqlalchemy_store", "matplotlib.figure", "datasets", "torch._dynamo"),
         *("grpo_core.generation.transformers_engine", "grpo_core.policy.form"),
     ):
@@ -102,7 +102,7 @@ def _become(order: Mapping[str, Any]) -> None:
     """Be that command, in a fork; never returns."""
     import atexit
 
-    from flows import cli
+    from deployments import cli
 
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)

@@ -81,13 +81,17 @@ def _artifacts(client: Any, run_id: str, folder: str) -> Iterator[tuple[str, int
             yield item.path, item.file_size if item.path.endswith(".parquet") else None
 
 
-@contextmanager
-def prefect_server(home: Path) -> Iterator[dict[str, str]]:
-    """A real Prefect server on loopback with its own database and result storage; yields the environment to use it."""
-    home.mkdir(parents=True, exist_ok=True)
+def free_port() -> int:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+        return int(free.getsockname()[1])
+
+
+@contextmanager
+def prefect_server(home: Path, port: int | None = None, **settings: str) -> Iterator[dict[str, str]]:
+    """A real Prefect server on loopback with its own database and result storage; yields the environment to use it."""
+    home.mkdir(parents=True, exist_ok=True)
+    port = port or free_port()
     url = f"http://127.0.0.1:{port}/api"
     environment = {
         "PREFECT_HOME": str(home),
@@ -99,7 +103,7 @@ def prefect_server(home: Path) -> Iterator[dict[str, str]]:
     with (home / "server.log").open("w") as log:
         server = subprocess.Popen(
             [sys.executable, "-m", "prefect", "server", "start", "--host", "127.0.0.1", "--port", str(port)],
-            env=os.environ | environment,
+            env=os.environ | environment | settings,
             stdout=log,
             stderr=log,
             start_new_session=True,

@@ -13,7 +13,7 @@ class LabelsConfig(BaseModel):
     source: Literal["mlflow", "off"] = Field(
         "mlflow", description="Where a round's first stage gets people's labels from; off: nobody is asked."
     )
-    required: bool = Field(
+    needed: bool = Field(
         False, description="Stop the run when MLflow can't be asked; else it goes on with the labels known before."
     )
     newest_traces: int = Field(

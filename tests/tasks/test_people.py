@@ -374,8 +374,8 @@ def test_mlflow_that_can_not_be_asked_stops_no_run_unless_it_must(run: Run, monk
     finish(run, 2)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://me:secret@127.0.0.1:9")
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
-    strict = changed(run, labels={"required": True})
-    with pytest.raises(UserError, match=r"^labels\.required is set and MLflow can't be asked") as refused:
+    strict = changed(run, labels={"needed": True})
+    with pytest.raises(UserError, match=r"^labels\.needed is set and MLflow can't be asked") as refused:
         execute(pull_labels.STAGE, strict, 3)
     assert "secret" not in str(refused.value)
     finish(run, 3)

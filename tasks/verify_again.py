@@ -1,0 +1,211 @@
+"""Work done once more from the stored rows, into a scratch folder, and compared with what the run holds."""
+
+import json
+import tempfile
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from grpo_core.artifacts import Artifact, ArtifactWriter, Fingerprint, read_parquet
+from grpo_core.errors import UserError
+from grpo_core.evaluation import summarise
+from grpo_core.rewards.config import ComponentConfig, RewardConfig
+from grpo_core.rewards.reward import Reward
+from grpo_core.rewards.verdict import Sample, Score, Verdict
+from grpo_core.schemas import ADVANTAGES, EVALUATION, PLAN, PROMPTS, REWARDS, no_progress
+from grpo_core.storage import Store
+from tasks import compute_advantages, filter_prompts, plan_round, score_rewards
+from tasks.run import Run, round_folder
+from tasks.stage import Stage
+from tasks.verify_report import Report, compare_metrics, compare_tables, equal
+
+_UNSURE = ("judge", "reward_model", "logprob")  # they cost money or a GPU, and may say something else the next time
+_FAILURES = (UserError, LookupError, ValueError, TypeError, AssertionError, OSError, pa.ArrowException)
+
+_NO_KEY = Fingerprint("verify", 0, 1, {}, {})  # of a scratch artifact, which nobody resumes
+
+# Stage -> the schema of its table and the column that names a row.
+_AGAIN = {
+    plan_round.STAGE.name: (PLAN, "position"),
+    score_rewards.STAGE.name: (REWARDS, "rollout_id"),
+    compute_advantages.STAGE.name: (ADVANTAGES, "rollout_id"),
+}
+
+
+def unsure_rewards(config: RewardConfig) -> list[str]:
+    """The parts of a reward that are recomputed on request only."""
+    parts = config.components.values()
+    return sorted({name for name in ([p.reward for p in parts] or [config.name]) if name in _UNSURE})
+
+
+def recompute(report: Report, run: Run, number: int, stages: Sequence[Stage], rewards: bool) -> None:
+    """Plan, rewards and advantages of a round once more, by the stages' own work.
+
+    Args:
+        rewards: False leaves the rewards out.
+    """
+    for stage in stages:
+        if stage.name not in _AGAIN or (stage.name == score_rewards.STAGE.name and not rewards):
+            continue
+        for name, folder in stage.folders(number).items():
+            if run.artifact(folder).manifest() is not None:
+                try:
+                    _compare(report, run, number, stage, name, folder)
+                except _FAILURES as error:
+                    said = (str(error).strip() or type(error).__name__).splitlines()[0]
+                    report.add(folder, f"it can't be computed again: {said}")
+
+
+def _compare(report: Report, run: Run, number: int, stage: Stage, name: str, folder: str) -> None:
+    stored, (schema, key) = run.artifact(folder), _AGAIN[stage.name]
+    manifest = stored.manifest()
+    assert manifest is not None
+    with tempfile.TemporaryDirectory() as scratch:
+        writer = ArtifactWriter(Artifact(Store(scratch), folder), stage.fingerprint(run, number))
+        metrics = stage.compute(run, number, {name: writer}, no_progress)
+        report.checked[f"{stored.prefix.rstrip('.') or name} computed again"] += sum(writer.rows.values())
+        different = [
+            file
+            for file in sorted({*manifest.files, *writer.files})
+            if report.records.get(stored.file(file)) != writer.files.get(file)
+        ]
+        if any(file.endswith(".parquet") for file in different):
+            compare_tables(
+                report, folder, key, _table(stored, schema), _table(writer.artifact, schema),
+                "computed again it is another one",
+            )  # fmt: skip
+        for file in different:
+            if not file.endswith(".parquet"):
+                _compare_json(report, stored, writer.artifact, file)
+        compare_metrics(report, folder, manifest.metrics, metrics)
+
+
+def recompute_sure(report: Report, run: Run, number: int) -> None:
+    """Where a judge or a model is not asked again: the other components once more, and the sum of all of them."""
+    place, config = round_folder(number, "rewards"), run.config.reward
+    sure = {name: part for name, part in config.components.items() if part.reward not in _UNSURE}
+    if not config.components or run.artifact(place).manifest() is None:
+        return
+    try:
+        stored = {row["rollout_id"]: row for row in _table(run.artifact(place), REWARDS).to_pylist()}
+        again = _scored_by(run, number, config, sure) if sure else {}
+    except _FAILURES as error:
+        said = (str(error).strip() or type(error).__name__).splitlines()[0]
+        report.add(place, f"it can't be computed again: {said}")
+        return
+    report.checked["rewards computed again in part"] += len(again)
+    for key, row in stored.items():
+        values = dict(row["components"])
+        found = dict(again[key]["components"]) if key in again else {}
+        for name in found:
+            if not equal(values.get(name), found[name]):
+                report.add(
+                    place, "computed again it is another one", row=key, column=f"components.{name}",
+                    stored=values.get(name), found=found[name],
+                )  # fmt: skip
+        if config.combine == "sum" and not config.smoothing and row["reward"] is not None:
+            total = sum(part.weight * (values.get(name) or 0.0) for name, part in config.components.items())
+            if not equal(row["reward"], float(total)):
+                report.add(
+                    place, "it is not the weighted sum of its components", row=key, column="reward",
+                    stored=row["reward"], found=total,
+                )  # fmt: skip
+
+
+def _scored_by(
+    run: Run, number: int, config: RewardConfig, components: dict[str, ComponentConfig]
+) -> dict[str, dict[str, Any]]:
+    """The round's rewards by some components alone, by rollout."""
+    reward = config.model_copy(
+        update={"components": components, "verdict_from": None, "combine": "sum", "smoothing": 0.0}
+    )
+    narrowed = Run(run.uri, run.config.model_copy(update={"reward": reward}))
+    stage = score_rewards.STAGE
+    with tempfile.TemporaryDirectory() as scratch:
+        artifact = Artifact(Store(scratch), round_folder(number, "rewards"))
+        stage.compute(narrowed, number, {"rewards": ArtifactWriter(artifact, _NO_KEY)}, no_progress)
+        return {row["rollout_id"]: row for row in _table(artifact, REWARDS).to_pylist()}
+
+
+def _table(artifact: Artifact, schema: pa.Schema) -> pa.Table:
+    """All shards, with those of the schema's columns that they have."""
+    shards = []
+    for name in artifact.tables():
+        with artifact.store.fs.open(artifact.store.path(artifact.file(name)), "rb") as stream:
+            columns = pq.read_schema(stream).names
+        part = pa.schema([field for field in schema if field.name in columns])
+        shards.append(read_parquet(artifact.store, artifact.file(name), part))
+    return pa.concat_tables(shards, promote_options="default")
+
+
+def _compare_json(report: Report, stored: Artifact, again: Artifact, name: str) -> None:
+    texts: list[Any] = []
+    for artifact in (stored, again):
+        file = artifact.file(name)
+        texts.append(json.loads(artifact.store.read_bytes(file)) if artifact.store.exists(file) else None)
+    if not equal(*texts):
+        report.add(stored.location, "computed again the file says something else", column=name)
+
+
+def recompute_evaluation(report: Report, run: Run, number: int, reward: Reward) -> None:
+    """The verdicts, rewards and metrics of an evaluation once more, from its stored answers."""
+    place = round_folder(number, "evaluation")
+    artifact = run.artifact(place)
+    manifest = artifact.manifest()
+    if manifest is None:
+        return
+    try:
+        stored = artifact.read_table(EVALUATION)
+        prompts = read_parquet(run.store, f"{filter_prompts.FOLDER}/eval.parquet", PROMPTS)
+        by_id = {row["prompt_id"]: row for row in prompts.to_pylist()}
+        rows = stored.to_pylist()
+        scores = reward([_sample(run, row, by_id[row["prompt_id"]]) for row in rows])
+    except _FAILURES as error:
+        said = (str(error).strip() or type(error).__name__).splitlines()[0]
+        report.add(place, f"it can't be computed again: {said}")
+        return
+    report.checked["evaluation computed again"] += len(rows)
+    for row, score in zip(rows, scores, strict=True):
+        found = {
+            "verdict": score.verdict.value,
+            "extracted": score.extracted,
+            "reward": score.reward,
+            "gold": by_id[row["prompt_id"]]["gold"],
+        }
+        for column, value in found.items():
+            if not equal(row[column], value):
+                report.add(
+                    place, "computed again it is another one", row=_name(row), column=column, stored=row[column],
+                    found=value,
+                )  # fmt: skip
+    compare_metrics(report, place, manifest.metrics, _summary(rows, run.config.evaluation.samples))
+
+
+def _name(row: dict[str, Any]) -> str:
+    return f"{row['prompt_id']}/{row['mode']}/{row['sample_index']}"
+
+
+def _sample(run: Run, row: dict[str, Any], prompt: dict[str, Any]) -> Sample:
+    return Sample(
+        id=_name(row),
+        response=row["text"],
+        gold=prompt["gold"],
+        prompt=prompt["prompt"],
+        finish_reason=row["finish_reason"],
+        group=f"{row['prompt_id']}/{row['mode']}",
+        completion_tokens=len(row["completion_ids"]),
+        max_new_tokens=run.config.generation.max_new_tokens,
+        prompt_ids=prompt["prompt_ids"],
+        completion_ids=row["completion_ids"],
+    )
+
+
+def _summary(rows: Sequence[dict[str, Any]], k: int) -> dict[str, float]:
+    """The metrics that the stored verdicts give."""
+    groups: dict[str, dict[str, list[Score]]] = {"greedy": {}, "sample": {}}
+    for row in rows:
+        score = Score(Verdict(row["verdict"]), row["reward"])
+        groups[row["mode"]].setdefault(row["prompt_id"], []).append(score)
+    return summarise(list(groups["greedy"].values()), list(groups["sample"].values()), k)
