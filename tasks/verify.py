@@ -62,7 +62,8 @@ def verify_run(
         progress(done, total)
 
     for pool in prompt_pools(run):
-        prove_artifacts(report, run, pool, 0, stages_of(run, 0))
+        first = int(pool.rpartition("-")[2]) if "-" in pool else 0  # the round that it joined with
+        prove_artifacts(report, run, pool, first, stages_of(run, first))
     advance()
     for number in numbers:
         stages = stages_of(run, number)

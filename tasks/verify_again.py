@@ -10,15 +10,16 @@ import pyarrow.parquet as pq
 
 from grpo_core.artifacts import Artifact, ArtifactWriter, Fingerprint, read_parquet
 from grpo_core.errors import UserError
-from grpo_core.evaluation import summarise
+from grpo_core.evaluation import sample_of, summarise
+from grpo_core.generation.engine import Completion
 from grpo_core.rewards.config import ComponentConfig, RewardConfig
 from grpo_core.rewards.reward import Reward
 from grpo_core.rewards.verdict import Sample, Score, Verdict
-from grpo_core.schemas import ADVANTAGES, EVALUATION, PLAN, PROMPTS, REWARDS, no_progress
+from grpo_core.schemas import ADVANTAGES, DIFFICULTY, EVALUATION, PLAN, PROMPTS, REWARDS, no_progress
 from grpo_core.storage import Store
-from tasks import compute_advantages, filter_prompts, plan_round, score_rewards
+from tasks import compute_advantages, filter_prompts, plan_round, sample_groups, score_rewards, track_difficulty
 from tasks.run import Run, round_folder
-from tasks.stage import Stage
+from tasks.stage import PerArtifact, Stage
 from tasks.verify_report import Report, compare_metrics, compare_tables, equal
 
 _UNSURE = ("judge", "reward_model", "logprob")  # they cost money or a GPU, and may say something else the next time
@@ -30,6 +31,7 @@ _NO_KEY = Fingerprint("verify", 0, 1, {}, {})  # of a scratch artifact, which no
 _AGAIN = {
     plan_round.STAGE.name: (PLAN, "position"),
     score_rewards.STAGE.name: (REWARDS, "rollout_id"),
+    track_difficulty.STAGE.name: (DIFFICULTY, "prompt_id"),
     compute_advantages.STAGE.name: (ADVANTAGES, "rollout_id"),
 }
 
@@ -46,7 +48,9 @@ def recompute(report: Report, run: Run, number: int, stages: Sequence[Stage], re
     Args:
         rewards: False leaves the rewards out.
     """
-    for stage in stages:
+    for planned in stages:
+        # The draws of dynamic sampling are proven as rollouts are; their rewards are scored like any.
+        stage = score_rewards.STAGE if planned is sample_groups.STAGE else planned
         if stage.name not in _AGAIN or (stage.name == score_rewards.STAGE.name and not rewards):
             continue
         for name, folder in stage.folders(number).items():
@@ -65,6 +69,7 @@ def _compare(report: Report, run: Run, number: int, stage: Stage, name: str, fol
     with tempfile.TemporaryDirectory() as scratch:
         writer = ArtifactWriter(Artifact(Store(scratch), folder), stage.fingerprint(run, number))
         metrics = stage.compute(run, number, {name: writer}, no_progress)
+        assert not isinstance(metrics, PerArtifact), stage.name
         report.checked[f"{stored.prefix.rstrip('.') or name} computed again"] += sum(writer.rows.values())
         different = [
             file
@@ -188,18 +193,8 @@ def _name(row: dict[str, Any]) -> str:
 
 
 def _sample(run: Run, row: dict[str, Any], prompt: dict[str, Any]) -> Sample:
-    return Sample(
-        id=_name(row),
-        response=row["text"],
-        gold=prompt["gold"],
-        prompt=prompt["prompt"],
-        finish_reason=row["finish_reason"],
-        group=f"{row['prompt_id']}/{row['mode']}",
-        completion_tokens=len(row["completion_ids"]),
-        max_new_tokens=run.config.generation.max_new_tokens,
-        prompt_ids=prompt["prompt_ids"],
-        completion_ids=row["completion_ids"],
-    )
+    answer = Completion(row["completion_ids"], [], row["text"], row["finish_reason"])
+    return sample_of(prompt, row["mode"], row["sample_index"], answer, run.config.generation.max_new_tokens)
 
 
 def _summary(rows: Sequence[dict[str, Any]], k: int) -> dict[str, float]:

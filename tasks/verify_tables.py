@@ -4,11 +4,15 @@ from collections.abc import Iterable
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from grpo_core.artifacts import read_parquet
+from grpo_core.labels.corrections import corrections
 from grpo_core.schemas import ADVANTAGES, PLAN, PROMPTS, REWARDS, ROLLOUTS, rollout_id
 from grpo_core.seeding import hash64
+from tasks.round_labels import scoring_labels
 from tasks.run import Run, round_folder
+from tasks.start_policy import start_of
 from tasks.verify_report import Report
 
 _KEY = ["rollout_id", "round", "prompt_id", "sample_index"]
@@ -93,7 +97,7 @@ def _same_rows(report: Report, place: str, other: str, rows: Iterable[str], expe
 def _against_plan(report: Report, run: Run, number: int, rollouts: dict[str, dict[str, Any]]) -> None:
     """Every planned prompt has its whole group, and no other prompt has one."""
     place = round_folder(number, "rollouts")
-    plan = read_part(report, run, round_folder(number, "plan.parquet"), PLAN, ["prompt_id"])
+    plan = read_part(report, run, round_folder(number, "plan.parquet"), PLAN, ["prompt_id", "reserve"])
     groups: dict[str, list[int]] = {}
     for row in rollouts.values():
         groups.setdefault(row["prompt_id"], []).append(row["sample_index"])
@@ -108,7 +112,8 @@ def _against_plan(report: Report, run: Run, number: int, rollouts: dict[str, dic
     if plan is None:
         return
     planned = plan["prompt_id"].to_pylist()
-    for prompt in sorted(set(planned) - set(groups)):
+    sure = plan.filter(pc.invert(plan["reserve"]))["prompt_id"].to_pylist()
+    for prompt in sorted(set(sure) - set(groups)):
         report.add(place, "a planned prompt has no rollouts", row=f"{number:04d}/{prompt}")
     for prompt in sorted(set(groups) - set(planned)):
         report.add(place, "a prompt has rollouts that were not planned", row=f"{number:04d}/{prompt}")
@@ -130,6 +135,10 @@ def _against_prompts(
             report.add(pool, f"its tables can't be read ({str(error).splitlines()[0]})", column="train.parquet")
             return
         prompts = {row["prompt_id"]: row for row in rows} | prompts
+    corrected = corrections(scoring_labels(run, number)).golds  # by people, from this round on
+    prompts |= {
+        prompt: {**prompts[prompt], "gold": label.value} for prompt, label in corrected.items() if prompt in prompts
+    }
     for table, rows_of_table, column in (("rollouts", rollouts, "prompt_ids"), ("rewards", rewards, "gold")):
         place = round_folder(number, table)
         for key, row in rows_of_table.items():
@@ -149,14 +158,20 @@ def prompt_pools(run: Run) -> list[str]:
 
 
 def _origin(report: Report, run: Run, number: int, rollouts: dict[str, dict[str, Any]]) -> None:
-    """Each rollout was drawn from the policy of the round before, with the seed that the run gives it."""
+    """Each rollout was drawn from the policy that the round starts from, with the seed that the run gives it."""
     place = round_folder(number, "rollouts")
-    policy = run.artifact(round_folder(number - 1, "policy")).manifest()
+    policy = run.artifact(round_folder(start_of(run, number), "policy")).manifest()
     for key, row in rollouts.items():
         seed = hash64(run.config.seed, number, row["prompt_id"], row["sample_index"])
         if row["seed"] != seed:
             _cell(report, place, "its seed is not the one that the run gives it", key, "seed", row, seed)
         if policy is not None and row["policy_digest"] != policy.digest:
             _cell(
-                report, place, "another policy than the one before wrote it", key, "policy_digest", row, policy.digest
+                report,
+                place,
+                "another policy wrote it than the round starts from",
+                key,
+                "policy_digest",
+                row,
+                policy.digest,
             )
