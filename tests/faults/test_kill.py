@@ -41,6 +41,7 @@ FAULTS = [
     "after-rename:rounds/0001/trainer_state/manifest.json",
     "before-rename:rounds/0001/policy/manifest.json",
     "after-rename:rounds/0001/evaluation/evaluation.parquet",
+    "before-rename:rounds/0002/labels/labels.parquet",
     "before-rename:rounds/0002/update_checkpoint/step-000003/optimizer-00000.safetensors",
     "before-rename:rounds/0002/evaluation/manifest.json",
 ]
