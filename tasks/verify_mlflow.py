@@ -32,13 +32,14 @@ def compare_mlflow(report: Report, run: Run, rounds: Sequence[int]) -> None:
 
     A store that can't be reached is a difference itself.
     """
+    failures: tuple[type[Exception], ...] = (UserError, *store_failures())
     try:
         place = place_of(run.uri, run.config.tracking)
         if place.sqlite_file is not None and not place.sqlite_file.exists():
             raise UserError(f"'{place.sqlite_file}' is gone; rebuild it with: grpo-rounds track {run.uri}")
         with quiet():
             _compare(report, run, rounds, place.uri)
-    except (UserError, *store_failures()) as error:
+    except failures as error:
         said = (str(error).strip() or type(error).__name__).splitlines()[0][:200]
         report.add("MLflow", f"its record can't be read: {place_of(run.uri, run.config.tracking).redact(said)}")
 

@@ -45,6 +45,7 @@ FAULTS = [
     "after-rename:rounds/0001/evaluation/evaluation.parquet",
     "stage-start:promote_policy:1",
     "after-rename:rounds/0001/promotion/manifest.json",
+    "before-rename:rounds/0002/labels/labels.parquet",
     "before-rename:rounds/0002/update_checkpoint/step-000003/optimizer-00000.safetensors",
     "before-rename:rounds/0002/evaluation/manifest.json",
     "before-manifest:rounds/0002/promotion",
