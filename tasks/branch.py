@@ -47,7 +47,9 @@ class Branch:
         number, name = int(inner[0]), inner[1]
         if number < self.first:
             return False
-        borrowed = {"rollouts"} | (set() if self.rewards else {"rewards"}) | ({"gates"} if self.policies else set())
+        borrowed = (
+            {"rollouts", "labels"} | (set() if self.rewards else {"rewards"}) | ({"gates"} if self.policies else set())
+        )
         return not (name in borrowed or name.startswith("plan."))
 
     def makes(self, stage: str, round_number: int) -> bool:
