@@ -1,11 +1,11 @@
 """Near duplicates: prompts that are the same problem in slightly other words.
 
-MinHash (Broder 1997) and locality-sensitive hashing (Indyk and Motwani 1998), by datasketch, find candidates; the
-Jaccard similarity of the real sets decides. Problems made from one template differ in little but their numbers, so two
-prompts are one problem only where their numbers, formulas and decisive words are equal, one by one, and their golds.
+Problems made from one template differ in little but their numbers, so two prompts are one problem only where their
+numbers, formulas and decisive words are equal, one by one, and their golds. Of those the Jaccard similarity of words
+and pairs of words decides; where many have the same numbers (none at all, say), MinHash (Broder 1997) with
+locality-sensitive hashing (Indyk and Motwani 1998), by datasketch, finds which to compare.
 """
 
-from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -19,7 +19,7 @@ _SEED = 1
 _CANDIDATES_ABOVE = 0.75  # of the threshold: what MinHash, an estimate, is asked for
 _CONTAINED = 0.9
 _LEAST_SIGNATURE = 2  # fewer numbers and signs don't tell that a longer text holds the same problem
-_MOST_CANDIDATES = 200
+_ALL_COMPARED = 64  # prompts of one signature; above that MinHash says which to compare
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,65 +49,67 @@ class NearDuplicates:
 
     def __init__(self, threshold: float) -> None:
         self._threshold = threshold
-        self._lsh = MinHashLSH(threshold=threshold * _CANDIDATES_ABOVE, num_perm=_PERMUTATIONS)
-        self._empty = MinHash(num_perm=_PERMUTATIONS, seed=_SEED)
-        self._entries: list[_Entry] = []
-        self._by_signature: dict[tuple[str, ...], list[int]] = defaultdict(list)
+        self._alike: dict[tuple[str, ...], _Alike] = {}
 
     def find(self, tokens: Tokens, gold: str) -> NearDuplicate | None:
         """The first prompt added so far that is the same problem; None where there is none."""
+        alike = self._alike.get(tokens.signature)
+        if alike is None:
+            return None
         entry = _entry("", tokens, gold)
-        return self._find(entry, self._sketch(entry.shingles))
+        found = (_compared(entry, earlier, self._threshold) for earlier in alike.candidates(entry))
+        return next((near for near in found if near is not None), None)
 
     def add(self, name: str, tokens: Tokens, gold: str) -> None:
         """Put a prompt in, whatever it is near to."""
-        entry = _entry(name, tokens, gold)
-        self._add(entry, self._sketch(entry.shingles))
+        if tokens.signature not in self._alike:
+            self._alike[tokens.signature] = _Alike(self._threshold)
+        self._alike[tokens.signature].add(_entry(name, tokens, gold))
 
-    def find_or_add(self, name: str, tokens: Tokens, gold: str) -> NearDuplicate | None:
-        """As :meth:`find`; a prompt that is near to none is put in."""
-        entry = _entry(name, tokens, gold)
-        sketch = self._sketch(entry.shingles)
-        found = self._find(entry, sketch)
-        if found is None:
-            self._add(entry, sketch)
-        return found
 
-    def _sketch(self, shingles: frozenset[str]) -> MinHash:
-        sketch = self._empty.copy()
-        sketch.update_batch([shingle.encode("utf-8", "surrogatepass") for shingle in shingles])
-        return sketch
+class _Alike:
+    """The prompts of one signature, of which alone two can be one problem."""
 
-    def _add(self, entry: _Entry, sketch: MinHash) -> None:
-        number = len(self._entries)
+    def __init__(self, threshold: float) -> None:
+        self._threshold = threshold
+        self._entries: list[_Entry] = []
+        self._lsh: MinHashLSH | None = None
+
+    def add(self, entry: _Entry) -> None:
         self._entries.append(entry)
-        self._lsh.insert(number, sketch, check_duplication=False)
-        self._by_signature[entry.signature].append(number)
+        if self._lsh is not None:
+            self._lsh.insert(len(self._entries) - 1, _sketch(entry))
+        elif len(self._entries) > _ALL_COMPARED:
+            self._lsh = MinHashLSH(threshold=self._threshold * _CANDIDATES_ABOVE, num_perm=_PERMUTATIONS)
+            for number, earlier in enumerate(self._entries):
+                self._lsh.insert(number, _sketch(earlier))
 
-    def _find(self, entry: _Entry, sketch: MinHash) -> NearDuplicate | None:
-        candidates = set(self._lsh.query(sketch))
-        if len(entry.signature) >= _LEAST_SIGNATURE:
-            candidates.update(self._by_signature.get(entry.signature, [])[:_MOST_CANDIDATES])
-        for number in sorted(candidates):
-            found = self._compared(entry, self._entries[number])
-            if found is not None:
-                return found
-        return None
+    def candidates(self, entry: _Entry) -> list[_Entry]:
+        """What to compare with, in the order in which it came."""
+        if self._lsh is None:
+            return self._entries
+        return [self._entries[number] for number in sorted(self._lsh.query(_sketch(entry)))]
 
-    def _compared(self, entry: _Entry, earlier: _Entry) -> NearDuplicate | None:
-        if entry.signature != earlier.signature or entry.gold != earlier.gold:
-            return None
-        # "the letters of the word PROOF" and "… RADII" are two problems.
-        if not entry.shingles or not earlier.shingles or _differ_in_capitals(entry, earlier):
-            return None
-        shared = len(entry.shingles & earlier.shingles)
-        jaccard = shared / len(entry.shingles | earlier.shingles)
-        if jaccard >= self._threshold:
-            return NearDuplicate(earlier.name, jaccard, "Jaccard similarity")
-        contained = shared / min(len(entry.shingles), len(earlier.shingles))
-        if contained >= _CONTAINED and len(entry.signature) >= _LEAST_SIGNATURE:
-            return NearDuplicate(earlier.name, contained, "share of the shorter text")
+
+def _sketch(entry: _Entry) -> MinHash:
+    sketch = MinHash(num_perm=_PERMUTATIONS, seed=_SEED)
+    sketch.update_batch([shingle.encode("utf-8", "surrogatepass") for shingle in entry.shingles])
+    return sketch
+
+
+def _compared(entry: _Entry, earlier: _Entry, threshold: float) -> NearDuplicate | None:
+    """Both of one signature."""
+    # "the letters of the word PROOF" and "… RADII" are two problems.
+    if entry.gold != earlier.gold or not entry.shingles or _differ_in_capitals(entry, earlier):
         return None
+    shared = len(entry.shingles & earlier.shingles)
+    jaccard = shared / len(entry.shingles | earlier.shingles)
+    if jaccard >= threshold:
+        return NearDuplicate(earlier.name, jaccard, "Jaccard similarity")
+    contained = shared / max(1, min(len(entry.shingles), len(earlier.shingles)))
+    if contained >= _CONTAINED and len(entry.signature) >= _LEAST_SIGNATURE:
+        return NearDuplicate(earlier.name, contained, "share of the shorter text")
+    return None
 
 
 def _entry(name: str, tokens: Tokens, gold: str) -> _Entry:

@@ -139,10 +139,8 @@ def filter_prompts(
     if filters.near_duplicates is not None:
         train = _unlike(train, known_train, filters.near_duplicates, rejections)
     held = _unseen(held, known_train, config, rejections)
-    train = _clean(train, [*held, *known_eval], config, rejections)
-    chosen = frozenset[str]() if known else _held_out([row.prompt_id for row in train], config, rejections, seed)
-    split_off = [row for row in train if row.prompt_id in chosen]
-    train = _clean([row for row in train if row.prompt_id not in chosen], split_off, config, rejections)
+    size = 0 if known else config.eval_size
+    train, split_off = _parted(train, [*held, *known_eval], size, config, rejections, seed)
     table = rejections.table()
     counts = _counts(table)
     _refuse_empty([source for source, _ in sources], [*train, *split_off], "source", counts)
@@ -216,33 +214,74 @@ def _unlike(
         index.add(prompt.name, prompt.tokens, prompt.gold)
     kept = []
     for row in rows:
-        found = index.find_or_add(row.name, row.tokens, row.gold)
+        found = index.find(row.tokens, row.gold)
         if found is None:
+            index.add(row.name, row.tokens, row.gold)
             kept.append(row)
         else:
             rejections.add(row, "near_duplicate", f"like {found.name}: {found.measure} {found.similarity:.2f}")
     return kept
 
 
-def _clean(
-    rows: list[Candidate], evaluation: Sequence[Candidate | _KnownPrompt], config: DataConfig, rejections: Rejections
-) -> list[Candidate]:
-    """The training rows that give no evaluation prompt away."""
-    if not evaluation:
-        return rows
-    index, same = _index_of(evaluation, config), {prompt.prompt_id: prompt.name for prompt in evaluation}
-    kept = []
-    for row in rows:
-        if row.prompt_id in same:
-            rejections.add(row, "contaminated", f"same prompt as {same[row.prompt_id]}, which is for evaluation")
-            continue
-        solution = tokens_of(row.solution) if row.solution and config.filters.contamination is not None else None
-        found = index.find(row.tokens, row.gold, solution)
-        if found is None:
-            kept.append(row)
-        else:
-            rejections.add(row, "contaminated", f"gives {found.name} away, which is for evaluation: {found.why}")
-    return kept
+def _parted(
+    rows: list[Candidate],
+    evaluation: Sequence[Candidate | _KnownPrompt],
+    size: int,
+    config: DataConfig,
+    rejections: Rejections,
+    seed: int,
+) -> tuple[list[Candidate], list[Candidate]]:
+    """The rows to train on and those to hold out, ``size`` of them; none of either gives an evaluation prompt away."""
+    guard = _Guard(evaluation, config, rejections)
+    ordered = sorted(rows, key=lambda row: hash64(seed, "eval", row.prompt_id)) if size else []
+    held_out: list[Candidate] = []
+    asked: set[int] = set()
+    for row in ordered:
+        if len(held_out) == size:
+            break
+        asked.add(id(row))
+        if guard.passes(row):
+            held_out.append(row)
+    for row in held_out:
+        guard.add(row)
+    train = [row for row in rows if id(row) not in asked and guard.passes(row)]
+    if size and not train and held_out:
+        names = ", ".join(f"'{source.label}'" for source in config.mix)
+        raise UserError(
+            f"data.eval_size is {size}, but data.source {names} has only {len(held_out)} prompts left after filtering"
+            f"{_told(_counts(rejections.table()))}; lower it or bring more data."
+        )
+    return train, held_out
+
+
+class _Guard:
+    """Keeps what gives evaluation prompts away out of training."""
+
+    def __init__(
+        self, evaluation: Sequence[Candidate | _KnownPrompt], config: DataConfig, rejections: Rejections
+    ) -> None:
+        self._index = _index_of(evaluation, config)
+        self._same = {prompt.prompt_id: prompt.name for prompt in evaluation}
+        self._reads_solutions = config.filters.contamination is not None
+        self._rejections = rejections
+
+    def add(self, row: Candidate) -> None:
+        """One more evaluation prompt."""
+        self._index.add(row.name, row.tokens, row.gold)
+        self._same[row.prompt_id] = row.name
+
+    def passes(self, row: Candidate) -> bool:
+        """Whether a training row gives none away; one that does is refused."""
+        if row.prompt_id in self._same:
+            name = self._same[row.prompt_id]
+            self._rejections.add(row, "contaminated", f"same prompt as {name}, which is for evaluation")
+            return False
+        solution = tokens_of(row.solution) if row.solution and self._reads_solutions else None
+        found = self._index.find(row.tokens, row.gold, solution)
+        if found is not None:
+            detail = f"gives {found.name} away, which is for evaluation: {found.why}"
+            self._rejections.add(row, "contaminated", detail)
+        return found is None
 
 
 def _unseen(
@@ -281,16 +320,6 @@ def _known_prompts(table: pa.Table, config: DataConfig) -> list[_KnownPrompt]:
         )
         for source, index, identity, gold, prompt in zip(*columns, strict=True)
     ]
-
-
-def _held_out(prompt_ids: list[str], config: DataConfig, rejections: Rejections, seed: int) -> frozenset[str]:
-    names = ", ".join(f"'{source.label}'" for source in config.mix)
-    if prompt_ids and len(prompt_ids) <= config.eval_size:
-        raise UserError(
-            f"data.eval_size is {config.eval_size}, but data.source {names} has only {len(prompt_ids)} prompts left "
-            f"after filtering{_told(_counts(rejections.table()))}; lower it or bring more data."
-        )
-    return frozenset(sorted(prompt_ids, key=lambda prompt_id: hash64(seed, "eval", prompt_id))[: config.eval_size])
 
 
 def _refuse_empty(sources: list[SourceConfig], kept: list[Candidate], key: str, counts: dict[str, int]) -> None:
