@@ -19,6 +19,7 @@ _SEED = 1
 _CANDIDATES_ABOVE = 0.75  # of the threshold: what MinHash, an estimate, is asked for
 _CONTAINED = 0.9
 _LEAST_SIGNATURE = 2  # fewer numbers and signs don't tell that a longer text holds the same problem
+_WITHOUT_NUMBERS = 0.9  # Jaccard similarity of prompts with less of a signature: a template is most of such a text
 _ALL_COMPARED = 64  # prompts of one signature; above that MinHash says which to compare
 
 
@@ -104,10 +105,11 @@ def _compared(entry: _Entry, earlier: _Entry, threshold: float) -> NearDuplicate
         return None
     shared = len(entry.shingles & earlier.shingles)
     jaccard = shared / len(entry.shingles | earlier.shingles)
-    if jaccard >= threshold:
+    telling = len(entry.signature) >= _LEAST_SIGNATURE
+    if jaccard >= (threshold if telling else max(threshold, _WITHOUT_NUMBERS)):
         return NearDuplicate(earlier.name, jaccard, "Jaccard similarity")
     contained = shared / max(1, min(len(entry.shingles), len(earlier.shingles)))
-    if contained >= _CONTAINED and len(entry.signature) >= _LEAST_SIGNATURE:
+    if contained >= _CONTAINED and telling:
         return NearDuplicate(earlier.name, contained, "share of the shorter text")
     return None
 

@@ -15,7 +15,7 @@ from grpo_core.prompts.filters_exact import one_each
 from grpo_core.prompts.filters_rows import Candidate, Rejections, Rows, candidates, prompt_identity, row_name
 from grpo_core.prompts.filters_text import Tokens, tokens_of
 from grpo_core.prompts.filters_tokens import prompt_token_ids
-from grpo_core.prompts.gold_check import GoldCheck, GoldRow
+from grpo_core.prompts.gold_check import GoldCheck
 from grpo_core.prompts.kinds import is_multiple_choice, is_proof
 from grpo_core.prompts.language import foreign
 from grpo_core.schemas import PROMPTS, Progress, no_progress
@@ -195,7 +195,7 @@ def _checked(
     if check is None:
         golds["unchecked"] += len(rows)
         return rows
-    found = check.check([GoldRow(row.question, row.gold, row.solution, row.extra, row.source.reward) for row in rows])
+    found = check.check([row.to_check for row in rows])
     kept = []
     for row, finding in zip(rows, found, strict=True):
         if finding.reason:

@@ -39,17 +39,13 @@ def _agreed(
     groups: Mapping[str, list[Candidate]], known: Mapping[str, tuple[str, str]], check: GoldCheck | None
 ) -> set[str]:
     """The prompts all of whose golds are one answer."""
-    disagreed: set[str] = set()
-    by_reward: dict[str | None, list[tuple[str, tuple[str, str]]]] = {}
+    pairs: list[tuple[str, Candidate]] = []
     for prompt_id, group in groups.items():
         first = known[prompt_id][1] if prompt_id in known else group[0].gold
-        for gold in dict.fromkeys(row.gold for row in group):
-            if gold != first:
-                by_reward.setdefault(group[0].source.reward, []).append((prompt_id, (gold, first)))
-    for reward, pairs in by_reward.items():
-        same = [False] * len(pairs) if check is None else check.same([golds for _, golds in pairs], reward)
-        disagreed.update(prompt_id for (prompt_id, _), equal in zip(pairs, same, strict=True) if not equal)
-    return groups.keys() - disagreed
+        others = {row.gold: row for row in reversed(group) if row.gold != first}
+        pairs += [(first, row) for row in others.values()]
+    same = [False] * len(pairs) if check is None else check.same([(gold, row.to_check) for gold, row in pairs])
+    return groups.keys() - {row.prompt_id for (_, row), equal in zip(pairs, same, strict=True) if not equal}
 
 
 def _another(group: list[Candidate]) -> tuple[str, str]:

@@ -14,6 +14,7 @@ import pyarrow as pa
 from grpo_core.prompts.config import SourceConfig
 from grpo_core.prompts.filters_text import Tokens, tokens_of
 from grpo_core.prompts.gold import NotTextError, as_text, extract_gold
+from grpo_core.prompts.gold_check import GoldRow
 from grpo_core.prompts.sources import SourceRow
 from grpo_core.schemas import REJECTED
 
@@ -69,6 +70,11 @@ class Candidate:
     def name(self) -> str:
         """What a sentence calls it."""
         return row_name(self.source.label, self.index)
+
+    @property
+    def to_check(self) -> GoldRow:
+        """What a check of its gold needs."""
+        return GoldRow(self.question, self.gold, self.solution, self.extra, self.source.reward)
 
     def kept(self, prompt: str) -> dict[str, Any]:
         """Its row of ``schemas.PROMPTS``."""

@@ -26,7 +26,7 @@ difference quotient remainder ratio even odd positive negative area perimeter vo
 surface mean average median mode range variance increase increased decrease decreased increasing decreasing
 ascending descending sin cos tan cot sec csc log ln exp gcd gcf lcm before after above below inside outside left
 right up down north south east west row rows column columns real imaginary rational irrational prime composite
-domain horizontal vertical true false and or xor
+domain horizontal vertical true false
 """
 _DECISIVE = frozenset(_DECISIVE_WORDS.split())
 _LATEX = [
@@ -36,7 +36,7 @@ _LATEX = [
         (r"\\frac\s*(\d)\s*(\d)", r"\\frac{\1}{\2}"),
         (
             r"\\(?:(?:left|right|[bB]igg?[lr]?|displaystyle|limits|q?quad|boxed|begin|end|text|math(?:rm|bf|it)"
-            r"|text(?:bf|it)|mbox|emph|operatorname)(?![A-Za-z])|[()\[\],;:!$%{}]|(?=\s))",
+            r"|text(?:bf|it)|mbox|emph|operatorname)(?![A-Za-z])|[()\[\],;:!$%{}]|(?=\s|\Z))",
             " ",
         ),
         (r"\\(?:cdot|times)(?![A-Za-z])", " * "),
@@ -71,6 +71,7 @@ _TOKEN = re.compile(
     r"|(?P<sign><=|>=|!=|==|[-+*/^=<>%|&\\]|(?<!_)_(?!_)|(?<=[\d)])!|(?<=\d):(?=\d)"
     r"|[(\[](?=\s*(?:[-+\d\\(\[]|[^\W\d_](?![^\W\d_])))|(?<=[\d)\]^_+*=-])[)\]]|(?<=\b[^\W\d_])[)\]])"
 )
+_IN_FORMULAS = frozenset({"number", "sign", "variable"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +80,8 @@ class Tokens:
 
     Attributes:
         words: all of them.
-        numbers: the numbers and signs among them.
-        signature: ``numbers`` with names of variables, commands and the words that make another problem of it.
+        numbers: the numbers, signs and names of variables among them.
+        signature: ``numbers`` with commands and the words that make another problem of it.
         capitals: the words in capital letters of a text that is not written in them: they stand for themselves.
     """
 
@@ -109,8 +110,12 @@ def tokens_of(text: str) -> Tokens:
                 token, kind = _NUMBER_WORDS[token], "number"
         words.append(token)
         kinds.append(kind)
-    numbers = tuple(word for word, kind in zip(words, kinds, strict=True) if kind in ("number", "sign"))
-    signature = tuple(word for place, word in enumerate(words) if _counts(words, kinds, place))
+    for place, word in enumerate(words):
+        if kinds[place] == "word" and _is_variable(word, kinds, place):
+            kinds[place] = "variable"
+    pairs = list(zip(words, kinds, strict=True))
+    numbers = tuple(word for word, kind in pairs if kind in _IN_FORMULAS)
+    signature = tuple(word for word, kind in pairs if kind in _IN_FORMULAS or kind == "command" or word in _DECISIVE)
     return Tokens(tuple(words), numbers, signature, frozenset() if text.isupper() else frozenset(capitals))
 
 
@@ -134,14 +139,8 @@ def _plain_number(token: str) -> str:
     return token.rstrip("0").rstrip(".") or "0" if "." in token else token
 
 
-def _counts(words: list[str], kinds: list[str], place: int) -> bool:
-    """Whether a token belongs to the signature."""
-    word, kind = words[place], kinds[place]
-    if kind in ("number", "sign", "command"):
-        return True
-    if kind != "word":
-        return False
-    if len(word) > 1:
-        return word in _DECISIVE
-    # "a" and "I" are words of the language unless they stand in a formula.
-    return word not in "ai" or "sign" in kinds[max(0, place - 1) : place] + kinds[place + 1 : place + 2]
+def _is_variable(word: str, kinds: list[str], place: int) -> bool:
+    """A single letter; "a" and "I" are words of the language unless they stand in a formula."""
+    return len(word) == 1 and (
+        word not in "ai" or "sign" in kinds[max(0, place - 1) : place] + kinds[place + 1 : place + 2]
+    )

@@ -96,16 +96,21 @@ class GoldCheck:
                     findings[place] = found
         return findings
 
-    def same(self, pairs: Sequence[tuple[str, str]], reward: str | None) -> list[bool]:
-        """Whether the two golds of each pair are one answer: for math by the reward, else by their text."""
-        config = self._reward_of(reward)
-        equal = [_plain(one) == _plain(other) for one, other in pairs]
-        if config is None or config.name != "math":
-            return equal
-        unequal = [place for place, found in enumerate(equal) if not found]
-        samples = [Sample("", _boxed(pairs[place][0]), pairs[place][1]) for place in unequal]
-        for place, score in zip(unequal, _scored(samples, config), strict=True):
-            equal[place] = score.verdict is Verdict.OK
+    def same(self, pairs: Sequence[tuple[str, GoldRow]]) -> list[bool]:
+        """Whether each gold answers the row beside it, too: by the row's reward where it compares, else by the text.
+
+        A puzzle with several right answers has rows of one prompt whose golds differ and don't conflict.
+        """
+        equal = ["".join(gold.split()) == "".join(row.gold.split()) for gold, row in pairs]
+        for name in dict.fromkeys(row.reward for _, row in pairs):
+            config = self._reward_of(name)
+            if config is None or config.name == "code":
+                continue
+            places = [place for place, (_, row) in enumerate(pairs) if row.reward == name and not equal[place]]
+            rows = [pairs[place][1] for place in places]
+            scores = _best(rows, [_as_response(pairs[place][0], config.name) for place in places], config)
+            for place, score in zip(places, scores, strict=True):
+                equal[place] = score is not None and score.verdict is Verdict.OK
         return equal
 
     def _reward_of(self, name: str | None) -> RewardConfig | None:
@@ -233,7 +238,3 @@ def _scored(samples: Sequence[Sample], config: RewardConfig) -> Sequence[Score]:
         return []
     with build_reward(config) as reward:
         return reward(samples)
-
-
-def _plain(gold: str) -> str:
-    return "".join(gold.split())

@@ -22,6 +22,8 @@ _LETTER = re.compile(r"[^\W\d_]")
 _LEAST_LETTERS = 24  # of a text in Latin letters; less is too short to tell
 _LEAST_OTHER = 4  # letters of a text in another script
 _HARDLY = 0.01
+_LIKELY = 0.5
+_NO_LANGUAGE = "zxx"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,9 +52,10 @@ def foreign(prompt: str, languages: Collection[str]) -> Foreign | None:
     letters, others = len(_LETTER.findall(prose)), len(_OTHER_SCRIPT.findall(prose))
     if letters < (_LEAST_OTHER if 2 * others > letters else _LEAST_LETTERS):
         return None
-    ranked = identifier.rank(" ".join(prose.split()))
+    ranked = [found for found in identifier.rank(" ".join(prose.split())) if found[0] != _NO_LANGUAGE]
     probability = float(sum(share for language, share in ranked if language in languages))
-    return Foreign(str(ranked[0][0]), probability) if probability < _HARDLY else None
+    language, share = ranked[0]
+    return Foreign(str(language), probability) if probability < _HARDLY and share >= _LIKELY else None
 
 
 @lru_cache(1)
