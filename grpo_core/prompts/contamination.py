@@ -14,7 +14,7 @@ from grpo_core.prompts.duplicates import NearDuplicates
 from grpo_core.prompts.filters_text import Tokens
 
 _OF_TEMPLATE = 3  # evaluation prompts that share an n-gram: it is no sign of any of them
-_TELLING_NUMBERS = 3  # equal numbers and signs from which golds, which may be spelled otherwise, are not compared
+_TELLING_NUMBERS = 3  # equal numbers and signs from which golds need not be compared
 _NEARLY_ALL = 0.95  # the share from which they are not compared either
 _LEAST_SHORT = 3  # numbers and signs of a prompt below n words that is looked for inside longer ones
 _BETWEEN = "\x1f"
@@ -61,7 +61,7 @@ class EvaluationIndex:
         self._entries.append(_Entry(name, tokens, gold))
         self._whole.setdefault(tokens.words, name)
         if self._near is not None:
-            self._near.add(name, tokens, _gold_to_compare(tokens, gold))
+            self._near.add(name, tokens, gold)
         grams = self._ngrams(tokens)
         for gram in grams:
             self._grams[gram].append(number)
@@ -74,7 +74,7 @@ class EvaluationIndex:
             return Leak(self._whole[tokens.words], "the same words")
         if self._share is None:
             return None
-        found = self._near.find(tokens, _gold_to_compare(tokens, gold)) if self._near is not None else None
+        found = self._near.find(tokens, gold) if self._near is not None else None
         if found is not None:
             return Leak(found.name, f"{found.measure} {found.similarity:.2f}")
         return (
@@ -124,10 +124,6 @@ class EvaluationIndex:
             if _run_in(entry.tokens.words, tokens.words):
                 return Leak(entry.name, "all of its words, in a row")
         return None
-
-
-def _gold_to_compare(tokens: Tokens, gold: str) -> str:
-    return gold if len(tokens.signature) < _TELLING_NUMBERS else ""
 
 
 def _run_in(shorter: tuple[str, ...], longer: tuple[str, ...]) -> bool:

@@ -23,7 +23,6 @@ def _index(*prompts: str, ngram: int = 8, share: float | None = 0.7) -> Evaluati
         PROBLEM.upper(),
         f"Here is a nice one that I found in a book of old riddles: {PROBLEM} Explain every step to a child.",
         f"Solve both. 1) What is 3 + 4? 2) {PROBLEM}",
-        PROBLEM.replace("before the fair", "before the big fair"),
         PROBLEM[: -len(" How many bolts in total does he need?")],
     ],
 )
@@ -31,6 +30,12 @@ def test_a_copy_of_an_evaluation_prompt_is_found(training: str) -> None:
     leak = _index("What is the capital of France, please?", PROBLEM).find(tokens_of(training), "another gold")
     assert leak is not None
     assert leak.name == "row 1 of test"
+
+
+def test_a_near_duplicate_of_the_same_gold_is_found() -> None:
+    training = tokens_of(PROBLEM.replace("the tailor", "our tailor").replace("he need", "she need"))
+    assert _index(PROBLEM).find(training, "21") is not None
+    assert _index(PROBLEM).find(training, "22") is None
 
 
 @pytest.mark.parametrize(
