@@ -46,7 +46,6 @@ PROMPTS = pa.schema(
         _required("prompt_ids", pa.list_(pa.int32())),  # the chat template applied once, to ids
         pa.field("solution", pa.string()),
         pa.field("extra", pa.string()),  # a JSON object: what else its reward needs, such as tests
-        pa.field("reward", pa.string()),  # the reward of its source; null: the run's own
         pa.field("order", pa.float64()),  # what a curriculum by column sorts by
     ]
 )

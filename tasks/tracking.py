@@ -31,6 +31,7 @@ from tasks.tracking_facts import (
     read_round,
 )
 from tasks.tracking_place import place_of
+from tasks.tracking_prompts import draw_rejected, rejected_reasons, rejected_rows
 from tasks.tracking_store import Record, connect, quiet, store_failures
 
 if TYPE_CHECKING:
@@ -234,9 +235,11 @@ class Tracker:
         parent.log_metrics(_not_yet_logged(parent, metric_points(found)))
         self._upload_files(parent, "prompts", "prompts", "prompts", manifest)
         rejected = read_parquet(self.run.store, "prompts/rejected.parquet", REJECTED).to_pandas()
-        firsts = {f"first_{column}": (column, "first") for column in ("source", "source_row", "prompt", "detail")}
-        reasons = rejected.groupby("reason", sort=True).agg(rows=("reason", "size"), **firsts).reset_index()
-        parent.put_table("rejected_reasons.json", lambda: reasons, manifest.digest)
+        parent.put_table("rejected_reasons.json", lambda: rejected_reasons(rejected), manifest.digest)
+        parent.put_table("rejected_rows.json", lambda: rejected_rows(rejected), manifest.digest)
+        kept = int(manifest.metrics["train"] + manifest.metrics["eval"])
+        name = self.run.config.name
+        parent.put_file("prompts_rejected.png", lambda: draw_rejected(name, kept, rejected), manifest.digest)
         parent.add_inputs(dataset_inputs(self.run, manifest))
         parent.set_tags({tag: found.digest})
 
