@@ -93,7 +93,8 @@ def _same_rows(report: Report, place: str, other: str, rows: Iterable[str], expe
 def _against_plan(report: Report, run: Run, number: int, rollouts: dict[str, dict[str, Any]]) -> None:
     """Every planned prompt has its whole group, and no other prompt has one."""
     place = round_folder(number, "rollouts")
-    plan = read_part(report, run, round_folder(number, "plan.parquet"), PLAN, ["prompt_id"])
+    columns = [name for name in ("prompt_id", "reserve") if name in PLAN.names]
+    plan = read_part(report, run, round_folder(number, "plan.parquet"), PLAN, columns)
     groups: dict[str, list[int]] = {}
     for row in rollouts.values():
         groups.setdefault(row["prompt_id"], []).append(row["sample_index"])
@@ -107,10 +108,11 @@ def _against_plan(report: Report, run: Run, number: int, rollouts: dict[str, dic
             )  # fmt: skip
     if plan is None:
         return
-    planned = plan["prompt_id"].to_pylist()
-    for prompt in sorted(set(planned) - set(groups)):
+    rows = plan.to_pylist()
+    planned = {row["prompt_id"] for row in rows}
+    for prompt in sorted({row["prompt_id"] for row in rows if not row.get("reserve")} - set(groups)):
         report.add(place, "a planned prompt has no rollouts", row=f"{number:04d}/{prompt}")
-    for prompt in sorted(set(groups) - set(planned)):
+    for prompt in sorted(set(groups) - planned):
         report.add(place, "a prompt has rollouts that were not planned", row=f"{number:04d}/{prompt}")
 
 
@@ -151,12 +153,11 @@ def prompt_pools(run: Run) -> list[str]:
 def _origin(report: Report, run: Run, number: int, rollouts: dict[str, dict[str, Any]]) -> None:
     """Each rollout was drawn from the policy of the round before, with the seed that the run gives it."""
     place = round_folder(number, "rollouts")
-    policy = run.artifact(round_folder(number - 1, "policy")).manifest()
+    manifest = run.artifact(place).manifest()
+    policy = manifest.parts["inputs"].get("policy") if manifest else None  # proven where fingerprints are
     for key, row in rollouts.items():
         seed = hash64(run.config.seed, number, row["prompt_id"], row["sample_index"])
         if row["seed"] != seed:
             _cell(report, place, "its seed is not the one that the run gives it", key, "seed", row, seed)
-        if policy is not None and row["policy_digest"] != policy.digest:
-            _cell(
-                report, place, "another policy than the one before wrote it", key, "policy_digest", row, policy.digest
-            )
+        if policy is not None and row["policy_digest"] != policy:
+            _cell(report, place, "another policy than the one before wrote it", key, "policy_digest", row, policy)
