@@ -3,21 +3,20 @@
 import json
 import tempfile
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from grpo_core.artifacts import Artifact, ArtifactWriter, Fingerprint, read_parquet
 from grpo_core.errors import UserError
-from grpo_core.evaluation import sample_of, summarise
-from grpo_core.generation.engine import Completion
+from grpo_core.evaluation import evaluate
+from grpo_core.generation.engine import Completion, Engine, Request, SamplingParams
 from grpo_core.rewards.config import ComponentConfig, RewardConfig
 from grpo_core.rewards.reward import Reward
-from grpo_core.rewards.verdict import Sample, Score, Verdict
-from grpo_core.schemas import ADVANTAGES, DIFFICULTY, EVALUATION, PLAN, PROMPTS, REWARDS, no_progress
+from grpo_core.schemas import ADVANTAGES, DIFFICULTY, EVALUATION, PLAN, PROMPTS, REWARDS, Progress, no_progress
 from grpo_core.storage import Store
-from tasks import compute_advantages, filter_prompts, plan_round, sample_groups, score_rewards, track_difficulty
+from tasks import compute_advantages, filter_prompts, plan_round, score_rewards, track_difficulty
 from tasks.run import Run, round_folder
 from tasks.stage import PerArtifact, Stage
 from tasks.verify_report import Report, compare_metrics, compare_tables, equal
@@ -28,12 +27,12 @@ _FAILURES = (UserError, LookupError, ValueError, TypeError, AssertionError, OSEr
 _NO_KEY = Fingerprint("verify", 0, 1, {}, {})  # of a scratch artifact, which nobody resumes
 
 # Stage -> the schema of its table and the column that names a row.
-_AGAIN = {
-    plan_round.STAGE.name: (PLAN, "position"),
-    score_rewards.STAGE.name: (REWARDS, "rollout_id"),
-    track_difficulty.STAGE.name: (DIFFICULTY, "prompt_id"),
-    compute_advantages.STAGE.name: (ADVANTAGES, "rollout_id"),
-}
+_AGAIN = (
+    (plan_round.STAGE, PLAN, "position"),
+    (score_rewards.STAGE, REWARDS, "rollout_id"),
+    (track_difficulty.STAGE, DIFFICULTY, "prompt_id"),
+    (compute_advantages.STAGE, ADVANTAGES, "rollout_id"),
+)
 
 
 def unsure_rewards(config: RewardConfig) -> list[str]:
@@ -48,26 +47,28 @@ def recompute(report: Report, run: Run, number: int, stages: Sequence[Stage], re
     Args:
         rewards: False leaves the rewards out.
     """
-    for planned in stages:
-        # The draws of dynamic sampling are proven as rollouts are; their rewards are scored like any.
-        stage = score_rewards.STAGE if planned is sample_groups.STAGE else planned
-        if stage.name not in _AGAIN or (stage.name == score_rewards.STAGE.name and not rewards):
+    made = {place for stage in stages for place in stage.folders(number).values()}
+    for stage, schema, key in _AGAIN:
+        ((name, folder),) = stage.folders(number).items()
+        # Another stage may leave the same artifact, by the same work.
+        if folder not in made or run.artifact(folder).manifest() is None:
             continue
-        for name, folder in stage.folders(number).items():
-            if run.artifact(folder).manifest() is not None:
-                try:
-                    _compare(report, run, number, stage, name, folder)
-                except _FAILURES as error:
-                    said = (str(error).strip() or type(error).__name__).splitlines()[0]
-                    report.add(folder, f"it can't be computed again: {said}")
+        if stage is score_rewards.STAGE and not rewards:
+            continue
+        try:
+            _compare(report, run, number, stage, name, schema, key)
+        except _FAILURES as error:
+            said = (str(error).strip() or type(error).__name__).splitlines()[0]
+            report.add(folder, f"it can't be computed again: {said}")
 
 
-def _compare(report: Report, run: Run, number: int, stage: Stage, name: str, folder: str) -> None:
-    stored, (schema, key) = run.artifact(folder), _AGAIN[stage.name]
+def _compare(report: Report, run: Run, number: int, stage: Stage, name: str, schema: pa.Schema, key: str) -> None:
+    folder = stage.folders(number)[name]
+    stored = run.artifact(folder)
     manifest = stored.manifest()
     assert manifest is not None
     with tempfile.TemporaryDirectory() as scratch:
-        writer = ArtifactWriter(Artifact(Store(scratch), folder), stage.fingerprint(run, number))
+        writer = ArtifactWriter(Artifact(Store(scratch), folder), _NO_KEY)
         metrics = stage.compute(run, number, {name: writer}, no_progress)
         assert not isinstance(metrics, PerArtifact), stage.name
         report.checked[f"{stored.prefix.rstrip('.') or name} computed again"] += sum(writer.rows.values())
@@ -155,8 +156,8 @@ def _compare_json(report: Report, stored: Artifact, again: Artifact, name: str) 
 
 
 def recompute_evaluation(report: Report, run: Run, number: int, reward: Reward) -> None:
-    """The verdicts, rewards and metrics of an evaluation once more, from its stored answers."""
-    place = round_folder(number, "evaluation")
+    """The verdicts, rewards and metrics of an evaluation once more, by its own code, from its stored answers."""
+    place, config = round_folder(number, "evaluation"), run.config
     artifact = run.artifact(place)
     manifest = artifact.manifest()
     if manifest is None:
@@ -164,43 +165,39 @@ def recompute_evaluation(report: Report, run: Run, number: int, reward: Reward) 
     try:
         stored = artifact.read_table(EVALUATION)
         prompts = read_parquet(run.store, f"{filter_prompts.FOLDER}/eval.parquet", PROMPTS)
-        by_id = {row["prompt_id"]: row for row in prompts.to_pylist()}
-        rows = stored.to_pylist()
-        scores = reward([_sample(run, row, by_id[row["prompt_id"]]) for row in rows])
+        again, metrics = evaluate(
+            cast(Engine, _Replay(stored)), reward, prompts, config.evaluation, config.generation, seed=config.seed
+        )  # fmt: skip
     except _FAILURES as error:
         said = (str(error).strip() or type(error).__name__).splitlines()[0]
         report.add(place, f"it can't be computed again: {said}")
         return
-    report.checked["evaluation computed again"] += len(rows)
-    for row, score in zip(rows, scores, strict=True):
-        found = {
-            "verdict": score.verdict.value,
-            "extracted": score.extracted,
-            "reward": score.reward,
-            "gold": by_id[row["prompt_id"]]["gold"],
-        }
-        for column, value in found.items():
-            if not equal(row[column], value):
-                report.add(
-                    place, "computed again it is another one", row=_name(row), column=column, stored=row[column],
-                    found=value,
-                )  # fmt: skip
-    compare_metrics(report, place, manifest.metrics, _summary(rows, run.config.evaluation.samples))
+    report.checked["evaluation computed again"] += stored.num_rows
+    compare_tables(report, place, "key", _keyed(stored), _keyed(again), "computed again it is another one")
+    compare_metrics(report, place, manifest.metrics, metrics)
 
 
-def _name(row: dict[str, Any]) -> str:
-    return f"{row['prompt_id']}/{row['mode']}/{row['sample_index']}"
+class _Replay:
+    """Gives the answers that an evaluation has stored: of an engine all that ``evaluate`` asks for."""
+
+    def __init__(self, stored: pa.Table) -> None:
+        self._rows = dict(zip(_keyed(stored)["key"].to_pylist(), stored.to_pylist(), strict=True))
+
+    def generate(
+        self, requests: Sequence[Request], sampling: SamplingParams, progress: Progress = no_progress
+    ) -> list[list[Completion]]:
+        mode = "sample" if sampling.temperature else "greedy"
+        keys = [[f"{r.prompt_id}/{mode}/{index}" for index in range(len(r.seeds))] for r in requests]
+        return [[self._completion(self._rows[key]) for key in group] for group in keys]
+
+    def _completion(self, row: dict[str, Any]) -> Completion:
+        ids = row["completion_ids"]
+        return Completion(
+            token_ids=ids, logprobs=[0.0] * len(ids), text=row["text"], finish_reason=row["finish_reason"]
+        )  # fmt: skip
 
 
-def _sample(run: Run, row: dict[str, Any], prompt: dict[str, Any]) -> Sample:
-    answer = Completion(row["completion_ids"], [], row["text"], row["finish_reason"])
-    return sample_of(prompt, row["mode"], row["sample_index"], answer, run.config.generation.max_new_tokens)
-
-
-def _summary(rows: Sequence[dict[str, Any]], k: int) -> dict[str, float]:
-    """The metrics that the stored verdicts give."""
-    groups: dict[str, dict[str, list[Score]]] = {"greedy": {}, "sample": {}}
-    for row in rows:
-        score = Score(Verdict(row["verdict"]), row["reward"])
-        groups[row["mode"]].setdefault(row["prompt_id"], []).append(score)
-    return summarise(list(groups["greedy"].values()), list(groups["sample"].values()), k)
+def _keyed(table: pa.Table) -> pa.Table:
+    """With a column that names each answer."""
+    parts = (table[name].to_pylist() for name in ("prompt_id", "mode", "sample_index"))
+    return table.append_column("key", pa.array([f"{p}/{m}/{i}" for p, m, i in zip(*parts, strict=True)], pa.string()))

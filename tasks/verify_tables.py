@@ -4,7 +4,6 @@ from collections.abc import Iterable
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from grpo_core.artifacts import read_parquet
 from grpo_core.labels.corrections import corrections
@@ -12,7 +11,6 @@ from grpo_core.schemas import ADVANTAGES, PLAN, PROMPTS, REWARDS, ROLLOUTS, roll
 from grpo_core.seeding import hash64
 from tasks.round_labels import scoring_labels
 from tasks.run import Run, round_folder
-from tasks.start_policy import start_of
 from tasks.verify_report import Report
 
 _KEY = ["rollout_id", "round", "prompt_id", "sample_index"]
@@ -111,11 +109,11 @@ def _against_plan(report: Report, run: Run, number: int, rollouts: dict[str, dic
             )  # fmt: skip
     if plan is None:
         return
-    planned = plan["prompt_id"].to_pylist()
-    sure = plan.filter(pc.invert(plan["reserve"]))["prompt_id"].to_pylist()
-    for prompt in sorted(set(sure) - set(groups)):
+    rows = plan.to_pylist()
+    planned = {row["prompt_id"] for row in rows}
+    for prompt in sorted({row["prompt_id"] for row in rows if not row["reserve"]} - set(groups)):
         report.add(place, "a planned prompt has no rollouts", row=f"{number:04d}/{prompt}")
-    for prompt in sorted(set(groups) - set(planned)):
+    for prompt in sorted(set(groups) - planned):
         report.add(place, "a prompt has rollouts that were not planned", row=f"{number:04d}/{prompt}")
 
 
@@ -160,18 +158,13 @@ def prompt_pools(run: Run) -> list[str]:
 def _origin(report: Report, run: Run, number: int, rollouts: dict[str, dict[str, Any]]) -> None:
     """Each rollout was drawn from the policy that the round starts from, with the seed that the run gives it."""
     place = round_folder(number, "rollouts")
-    policy = run.artifact(round_folder(start_of(run, number), "policy")).manifest()
+    manifest = run.artifact(place).manifest()
+    policy = manifest.parts["inputs"].get("policy") if manifest else None  # proven where fingerprints are
     for key, row in rollouts.items():
         seed = hash64(run.config.seed, number, row["prompt_id"], row["sample_index"])
         if row["seed"] != seed:
             _cell(report, place, "its seed is not the one that the run gives it", key, "seed", row, seed)
-        if policy is not None and row["policy_digest"] != policy.digest:
+        if policy is not None and row["policy_digest"] != policy:
             _cell(
-                report,
-                place,
-                "another policy wrote it than the round starts from",
-                key,
-                "policy_digest",
-                row,
-                policy.digest,
+                report, place, "another policy wrote it than the round starts from", key, "policy_digest", row, policy
             )

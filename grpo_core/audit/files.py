@@ -9,34 +9,20 @@ import pyarrow as pa
 
 from grpo_core.artifacts import Artifact
 from grpo_core.errors import UserError
-from grpo_core.schemas import ADVANTAGES, EVALUATION, GROUPS, PLAN, PROMPTS, REJECTED, REWARDS, ROLLOUTS
+from grpo_core.schemas import (
+    ADVANTAGES,
+    DIFFICULTY,
+    EVALUATION,
+    GROUPS,
+    LABELS,
+    PLAN,
+    PROMPTS,
+    REJECTED,
+    REWARDS,
+    ROLLOUTS,
+    STEPS,
+)
 from grpo_core.storage import Store
-
-LABELS = pa.schema(
-    [
-        ("rollout_id", pa.string()),
-        ("prompt_id", pa.string()),
-        ("round", pa.int32()),
-        ("kind", pa.string()),
-        ("value", pa.string()),
-        ("who", pa.string()),
-        ("at", pa.string()),
-        ("rationale", pa.string()),
-    ]
-)
-
-STEPS = pa.schema(
-    [
-        ("rollout_id", pa.string()),
-        ("round", pa.int32()),
-        ("prompt_id", pa.string()),
-        ("sample_index", pa.int32()),
-        ("optimizer_step", pa.int32()),
-        ("tokens", pa.int32()),
-        ("gradient_share", pa.float64()),
-        ("clipped_tokens", pa.int32()),
-    ]
-)
 
 SCHEMAS: dict[str, pa.Schema] = {
     "prompts": PROMPTS,
@@ -46,6 +32,7 @@ SCHEMAS: dict[str, pa.Schema] = {
     "rollouts": ROLLOUTS,
     "rewards": REWARDS,
     "advantages": ADVANTAGES,
+    "difficulty": DIFFICULTY,
     "groups": GROUPS,
     "evaluation": EVALUATION,
     "labels": LABELS,
@@ -59,6 +46,7 @@ _OF_ROUND: dict[str, tuple[str, str | None]] = {
     "rollouts": ("rollouts", None),
     "rewards": ("rewards", None),
     "advantages": ("advantages", None),
+    "difficulty": ("difficulty", None),
     "groups": ("gates", "groups.parquet"),
     "evaluation": ("evaluation", None),
     "labels": ("labels", "labels.parquet"),
