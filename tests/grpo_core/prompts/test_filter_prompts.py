@@ -257,7 +257,6 @@ def test_math_loses_the_two_empty_golds_and_its_solutions_hold_the_same_answers(
 def test_svamp_s_questions_without_their_story_are_found_out() -> None:
     config = DataConfig(source=str(SHARED / "svamp/SVAMP.json"), prompt_column="Question", gold_column="Answer")
     filtered = filter_prompts([(config.mix[0], load_rows(config, 0))], [], config, TOKENIZER, 0)
-    print(filtered.counts)
     kept = [row["prompt"] for row in _kept(filtered)]
     conflicts = [row["prompt"] for row in filtered.rejected.to_pylist() if row["reason"] == "conflicting_gold"]
     assert not set(kept) & set(conflicts)
