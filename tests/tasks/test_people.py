@@ -44,7 +44,9 @@ def first_round(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("first")
     run = store_run(folder / "run", TEXTS, name="demo")
     for number, groups in TEXTS.items():
-        plan = [{"position": n, "prompt_id": p, "epoch": 0} for n, p in enumerate(groups)]
+        plan = [
+            {"position": n, "prompt_id": p, "epoch": 0, "turn": "epoch", "reserve": False} for n, p in enumerate(groups)
+        ]
         location = run.artifact(round_folder(number, "plan.parquet"))
         writer = ArtifactWriter(location, Fingerprint("plan_round", number, 1, {}, {}))
         writer.write_table("plan.parquet", pa.Table.from_pylist(plan, schema=PLAN))

@@ -111,7 +111,9 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
         known = [f for f in ADVANTAGES if f.name not in (("rank", "tier") if number == 1 else ("tier",))]
         table = pa.Table.from_pylist(advantages, schema=pa.schema(known))
         write(run, f"rounds/{number:04d}/advantages", **{"shard-00000": table})
-    plan = pa.Table.from_pylist([{"position": 0, "prompt_id": "aa", "epoch": 0}], schema=PLAN)
+    plan = pa.Table.from_pylist(
+        [{"position": 0, "prompt_id": "aa", "epoch": 0, "turn": "epoch", "reserve": False}], schema=PLAN
+    )
     write(run, "rounds/0002/plan.parquet", plan=plan)
     answer = {
         "prompt_id": "e", "mode": "greedy", "sample_index": 0, "completion_ids": [1], "text": "1",
@@ -120,7 +122,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     write(run, "rounds/0002/evaluation", evaluation=pa.Table.from_pylist([answer], schema=EVALUATION))
     steps = [
         {"rollout_id": f"0001/aa/{s}", "round": 1, "prompt_id": "aa", "sample_index": s, "optimizer_step": step,
-         "tokens": 3, "gradient_share": share, "clipped_tokens": 0}
+         "trainer_step": step, "tokens": 3, "gradient_share": share, "clipped_tokens": 0}
         for s, step, share in ((0, 1, 0.75), (1, 1, 0.25), (0, 2, 1.0))
     ]  # fmt: skip
     write(run, "rounds/0001/steps", steps=pa.Table.from_pylist(steps, schema=STEPS))
