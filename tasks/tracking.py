@@ -6,6 +6,7 @@ what MLflow holds, and adds what is missing. The parent run is the training run,
 
 import posixpath
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import TYPE_CHECKING, Literal
 
 from grpo_core.artifacts import Manifest, digest_json, read_parquet
@@ -20,14 +21,14 @@ from tasks.report import report_digest, round_report
 from tasks.rollout_table import rollout_table
 from tasks.run import CONFIG, Run, round_folder
 from tasks.stage import InputMissing
+from tasks.tracking_datasets import pool_inputs, round_inputs
 from tasks.tracking_facts import (
     TABLES,
     RoundOnDisk,
-    dataset_inputs,
     metric_points,
     milliseconds,
     params_of,
-    prompts_on_disk,
+    pools_on_disk,
     read_round,
 )
 from tasks.tracking_place import place_of
@@ -170,6 +171,7 @@ class Tracker:
         points = [point for point in metric_points(found) if child.metrics.get(point.key) != point.value]
         record.parent.log_metrics(points)
         child.log_metrics(points)
+        child.add_inputs(list(round_inputs(self.run, found.number)))
         for name in TABLES:
             self._upload(child, found, name)
         if set(_TABLE_OF) <= set(found.manifests):
@@ -227,21 +229,22 @@ class Tracker:
             parent.put_file("learning_curve.png", lambda: draw_curve(name, summaries), digest)
 
     def _sync_prompts(self, parent: Mirror) -> None:
-        found = prompts_on_disk(self.run)
-        tag = f"{SYNCED_TAG}.prompts"
-        if found is None or parent.tags.get(tag) == found.digest:
-            return
-        manifest = found.manifests["prompts"]
-        parent.log_metrics(_not_yet_logged(parent, metric_points(found)))
-        self._upload_files(parent, "prompts", "prompts", "prompts", manifest)
-        rejected = read_parquet(self.run.store, "prompts/rejected.parquet", REJECTED).to_pandas()
-        parent.put_table("rejected_reasons.json", lambda: rejected_reasons(rejected), manifest.digest)
-        parent.put_table("rejected_rows.json", lambda: rejected_rows(rejected), manifest.digest)
-        kept = int(manifest.metrics["train"] + manifest.metrics["eval"])
-        name = self.run.config.name
-        parent.put_file("prompts_rejected.png", lambda: draw_rejected(name, kept, rejected), manifest.digest)
-        parent.add_inputs(dataset_inputs(self.run, manifest))
-        parent.set_tags({tag: found.digest})
+        for folder, found in pools_on_disk(self.run).items():
+            tag = f"{SYNCED_TAG}.{folder}"
+            if parent.tags.get(tag) == found.digest:
+                continue
+            manifest, later = found.manifests["prompts"], folder.removeprefix("prompts")
+            parent.log_metrics(_not_yet_logged(parent, metric_points(found)))
+            self._upload_files(parent, folder, folder, folder, manifest)
+            rejected = read_parquet(self.run.store, f"{folder}/rejected.parquet", REJECTED).to_pandas()
+            reasons, rows = partial(rejected_reasons, rejected), partial(rejected_rows, rejected)
+            parent.put_table(f"rejected_reasons{later}.json", reasons, manifest.digest)
+            parent.put_table(f"rejected_rows{later}.json", rows, manifest.digest)
+            kept = int(manifest.metrics["train"] + manifest.metrics["eval"])
+            picture = partial(draw_rejected, self.run.config.name, kept, rejected)
+            parent.put_file(f"prompts_rejected{later}.png", picture, manifest.digest)
+            parent.add_inputs(list(pool_inputs(self.run, folder, manifest)))
+            parent.set_tags({tag: found.digest})
 
     def _send_status(self, record: Record) -> None:
         if self._status is None:

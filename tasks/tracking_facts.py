@@ -1,8 +1,7 @@
-"""What a run folder says, in MLflow's terms: metrics, params and dataset inputs."""
+"""What a run folder says, in MLflow's terms: metrics and params."""
 
 import json
 import math
-import posixpath
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -12,11 +11,12 @@ from grpo_core.artifacts import TIMINGS, Manifest, digest_json
 from grpo_core.config import RunConfig
 from grpo_core.rewards.monitor import trend
 from tasks.gate_record import gate_findings
+from tasks.pools import joining_rounds, pool_folder
 from tasks.run import Run, round_folder
 from tasks.summary import read_seconds
 
 if TYPE_CHECKING:
-    from mlflow.entities import DatasetInput, Metric
+    from mlflow.entities import Metric
 
 # Artifact of a round -> the first part of its metrics' names, by which MLflow groups its charts.
 GROUPS = {
@@ -110,10 +110,16 @@ def _metrics(run: Run, number: int, name: str) -> Mapping[str, float]:
     return manifest.metrics if manifest else {}
 
 
-def prompts_on_disk(run: Run) -> RoundOnDisk | None:
-    """The run's prompts as if they were a part of round 0; None before they are finished."""
-    manifest = run.artifact("prompts").manifest()
-    return None if manifest is None else RoundOnDisk(0, {"prompts": manifest}, {"prompts": 0.0}, {})
+def pools_on_disk(run: Run) -> dict[str, RoundOnDisk]:
+    """The finished pools of prompts by folder, each as if it were a part of the round from which it may be taken."""
+    found = {}
+    for first in joining_rounds(run.config.data):
+        folder = pool_folder(first)
+        manifest = run.artifact(folder).manifest()
+        if manifest is not None:
+            number = first if first > 1 else 0
+            found[folder] = RoundOnDisk(number, {"prompts": manifest}, {"prompts": 0.0}, {})
+    return found
 
 
 def metric_points(found: RoundOnDisk) -> list["Metric"]:
@@ -163,28 +169,6 @@ def flatten(values: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, str
             yield from flatten(value, f"{prefix}{key}.")
         else:
             yield f"{prefix}{key}", value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-
-
-def dataset_inputs(run: Run, manifest: Manifest) -> list["DatasetInput"]:
-    """The training and the held-out prompts as MLflow's dataset inputs, known by the digests of their files."""
-    from mlflow.entities import Dataset, DatasetInput, InputTag
-
-    source = run.config.data.source
-    kind = "local" if run.store.is_local else run.store.uri.partition("://")[0]
-    inputs = []
-    for split, context in (("train", "training"), ("eval", "evaluation")):
-        file = f"{split}.parquet"
-        sha256 = manifest.files[file].sha256
-        dataset = Dataset(
-            name=f"{source[-400:]}:{split}",
-            digest=sha256[:36],  # the longest that MLflow takes
-            source_type=kind,
-            source=json.dumps({"uri": posixpath.join(run.store.uri, "prompts", file), "data_source": source}),
-            profile=json.dumps({"num_rows": int(manifest.metrics.get(split, 0))}),
-        )
-        tags = {"mlflow.data.context": context, "sha256": sha256, "data.source": source[-400:]}
-        inputs.append(DatasetInput(dataset, [InputTag(key, value) for key, value in tags.items()]))
-    return inputs
 
 
 def milliseconds(seconds: float) -> int:

@@ -12,7 +12,7 @@ from grpo_core.storage import FileRecord, file_record
 from tasks.mirror import as_table_file
 from tasks.rollout_table import rollout_table
 from tasks.run import CONFIG, Run, round_folder
-from tasks.tracking_facts import TABLES, RoundOnDisk, metric_points, params_of, prompts_on_disk, read_round
+from tasks.tracking_facts import TABLES, RoundOnDisk, metric_points, params_of, pools_on_disk, read_round
 from tasks.tracking_place import place_of
 from tasks.tracking_store import ROUND_TAG, RUN_TAG, quiet, store_failures
 from tasks.verify_report import Report, equal
@@ -88,11 +88,9 @@ def _parent(report: Report, run: Run, client: "MlflowClient", parent: "MlflowRun
         if told != value:
             report.add(where, "a param is another one", column=key, stored=value, found=told)
     expected = {CONFIG: run.store.record(CONFIG)}
-    prompts = prompts_on_disk(run)
-    if prompts is not None:
-        expected |= {
-            f"prompts/{name}": _on_disk(report, run, f"prompts/{name}") for name in prompts.manifests["prompts"].files
-        }
+    for folder, pool in pools_on_disk(run).items():
+        files = [f"{folder}/{name}" for name in pool.manifests["prompts"].files]
+        expected |= {file: _on_disk(report, run, file) for file in files}
     _files(report, client, parent, where, expected)
 
 
