@@ -122,7 +122,9 @@ def test_a_round_survives_a_restart_of_the_server(bench: Bench, alone: Path) -> 
 
 def test_retry_does_the_failed_stage_and_shows_the_others_as_cached(bench: Bench, alone: Path) -> None:
     run = bench.home / "retried"
-    fault = {"GRPO_ROUNDS_FAULT": "after-rename:rounds/0001/rewards/shard-00000.parquet"}  # a second try passes it
+    fault = {
+        "GRPO_ROUNDS_FAULT": "after-rename:rounds/0001/rewards/.done-shard-00000.parquet.json"
+    }  # a second try passes it
     deployment = bench.register(run, env=fault)["next-round"]
     bench.worker()
     lets_go = "prefect.flow_runs.worker - Check whether"  # before it says that, a worker takes a retry for the old run
