@@ -12,6 +12,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from flows import environment
+from flows.audit import audit_app
 from grpo_core.errors import UserError
 from grpo_core.interrupt import Stopped
 
@@ -107,8 +108,7 @@ def status(run: RunArgument, as_json: JsonOption = False) -> None:
     opened = open_run(run)
     last = min(opened.config.rounds, max(opened.rounds_on_disk(), default=0) + 1)
     statuses = [found for number in range(last + 1) for found in examine(opened, number)]
-    complete = {s.round for s in statuses} - {s.round for s in statuses if not s.condition.done}
-    done = max((n for n in complete if set(range(n + 1)) <= complete), default=-1)
+    done = min((s.round for s in statuses if not s.condition.done), default=last + 1) - 1
     if as_json:
         stages = [
             {"round": s.round, "stage": s.stage, "state": s.condition.state, "why": s.condition.why} for s in statuses
@@ -123,7 +123,7 @@ def status(run: RunArgument, as_json: JsonOption = False) -> None:
         colour = colours[s.condition.state]
         table.add_row(str(s.round), s.stage, f"[{colour}]{s.condition.state}[/{colour}]", escape(s.condition.why))
     out.print(table)
-    left = opened.config.rounds - max(done, 0)
+    left = 0 if opened.branch else opened.config.rounds - max(done, 0)
     out.print(
         f"{max(done, 0)} of {opened.config.rounds} rounds done." + (f" Go on: grpo-rounds resume {run}" if left else "")
     )
@@ -161,19 +161,44 @@ def rescore(
     reward: Annotated[
         str | None, typer.Option("--reward", help="Another reward's name; default the run's own, as its code is now.")
     ] = None,
+    advantage: Annotated[
+        str | None, typer.Option("--advantage", metavar="ESTIMATOR", help="Another advantage estimator.")
+    ] = None,
+    retrain: Annotated[
+        bool, typer.Option("--retrain", help="Make the policies, too, from the stored rollouts.")
+    ] = False,
+    evaluate: Annotated[
+        bool, typer.Option("--evaluate", help="With --retrain: measure the last policy on the held-out prompts.")
+    ] = False,
     overrides: Annotated[
-        list[str] | None, typer.Option("--set", metavar="REWARD.KEY=VALUE", help="Changes one of its keys; repeatable.")
+        list[str] | None,
+        typer.Option("--set", metavar="SECTION.KEY=VALUE", help="A key of reward, advantage or update; repeatable."),
     ] = None,
     rounds: Annotated[str | None, typer.Option("--rounds", metavar="1-3", help="Which rounds; default all.")] = None,
+    name: Annotated[str | None, typer.Option("--name", help="Of the branch; default made of what it changes.")] = None,
     out_dir: Annotated[
-        str | None, typer.Option("--out", metavar="DIR", help="Where the rewards go; default RUN/rescored/<reward>.")
+        str | None, typer.Option("--out", metavar="DIR", help="The branch's folder; default RUN/branches/<name>.")
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Score a run's stored rollouts by another reward, beside the run, and say what would change."""
+    """Branch a run: other rewards, advantages or updates on its stored rollouts, and what they would change."""
+    from flows.branch import Wish
     from flows.rescore import rescore_session
 
-    rescore_session(run, reward, overrides or [], rounds, out_dir, as_json, out)
+    wish = Wish(
+        reward=reward,
+        advantage=advantage,
+        overrides=tuple(overrides or ()),
+        retrain=retrain,
+        evaluate=evaluate,
+        rounds=rounds,
+        name=name,
+        out=out_dir,
+    )
+    rescore_session(run, wish, as_json, out)
+
+
+app.add_typer(audit_app, name="audit")
 
 
 @app.command()

@@ -1,161 +1,116 @@
-"""``grpo-rounds rescore``: what another reward would have said of the rollouts that a run has stored."""
+"""``grpo-rounds rescore``: what another reward, estimator or update would have made of a run's stored rollouts."""
 
-import posixpath
-import re
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
 from typing import Any
 
 from prefect import flow
 from rich.console import Console
 from rich.markup import escape
 
+from flows.branch import Plan, Wish, label, make_branch, plan_branch
 from flows.places import Place
-from grpo_core.config import apply_overrides, parse_config, to_yaml
-from grpo_core.errors import UserError
-from grpo_core.rewards.config import RewardConfig
-from grpo_core.rewards.score import build_reward
-from grpo_core.schemas import no_progress
-from grpo_core.storage import Store
-from tasks.rescore import Change, compare, rescore_round, rounds_with_rollouts
-from tasks.run import CONFIG, IDENTITY, Run, open_run, single_writer
+from tasks.branch_report import REPORT_PAGE, Report, told, told_transitions
+from tasks.rescore import Change
+from tasks.run import open_run
+from tasks.tracking import Tracker
 
-_FIRST_CHANGED = 20
-
-
-@dataclass(frozen=True, slots=True)
-class Rescored:
-    """What rescoring left: the folder, the reward's name, and what changed, a round each."""
-
-    out: str
-    reward: str
-    changes: list[Change]
+_SHOWN = ("kl", "clip_ratio", "entropy", "ratio_max", "ratio_ess", "importance_ess")
 
 
 @flow(name="rescore")
 def rescore(
     run_dir: Place,
     reward: str | None = None,
+    advantage: str | None = None,
     overrides: Sequence[str] = (),
+    retrain: bool = False,
+    evaluate: bool = False,
     rounds: str | None = None,
     out_dir: Place | None = None,
 ) -> dict[str, Any]:
-    """Score the stored rollouts again by another reward, beside the run, and return what changed.
+    """Make a branch of a run from its stored rollouts, and return what changed.
 
     Args:
         reward: another reward's name; by default the run's own, as its code is now.
-        overrides: ``reward.key=value``, each changes one key.
+        advantage: another estimator's name.
+        overrides: ``reward.key=value`` and the like, each changes one key.
+        retrain: make policies, too.
+        evaluate: measure the last of these.
         rounds: ``1-3`` or one number; by default all.
-        out_dir: where the rewards go; by default RUN/rescored/<reward>.
+        out_dir: the branch's folder; by default RUN/branches/NAME.
 
     Raises:
-        UserError: no such rollouts, a reward that is none, or a folder that is a run itself.
+        UserError: no such rollouts, a key or name that is none, or a folder that is a run itself.
     """
-    return asdict(rescore_run(run_dir, reward, list(overrides), rounds, out_dir, lambda _: None))
+    wish = Wish(reward, advantage, tuple(overrides), retrain, evaluate, rounds, out=out_dir)
+    plan = plan_branch(run_dir, wish)
+    report, problem = _make(plan, lambda _: None)
+    return _as_json(plan, report) | {"mlflow": problem or "recorded"}
 
 
-def rescore_run(
-    run_dir: str,
-    reward: str | None,
-    overrides: list[str],
-    rounds: str | None,
-    out_dir: str | None,
-    tell: Callable[[Change], None],
-) -> Rescored:
-    """Score the stored rollouts again, beside the run; ``tell`` hears what changed, a round at a time."""
-    run = open_run(run_dir)
-    chosen = _with_reward(run, reward, overrides)
-    config = chosen.config.reward
-    build_reward(config)  # a wrong name or option is told before a folder is made
-    numbers = _numbers(run, rounds)
-    if config.smoothing and numbers != rounds_with_rollouts(run):
-        raise UserError("reward.smoothing goes from round to round, from the first on; leave --rounds out.")
-    place = out_dir or posixpath.join(run.uri, "rescored", _label(config))
-    target = Store(place)
-    if target.exists(IDENTITY):
-        raise UserError(f"'{place}' is a training run itself, and rescoring never writes into one; give --out another.")
-    changes: list[Change] = []
-    with single_writer(place):
-        target.write_bytes(CONFIG, to_yaml(chosen.config).encode())
-        for number in numbers:
-            rescored = rescore_round(run, number, config, target, no_progress)
-            changes.append(compare(run, number, rescored, _FIRST_CHANGED))
-            tell(changes[-1])
-    return Rescored(target.uri, _label(config), changes)
+def rescore_session(run_dir: str, wish: Wish, as_json: bool, out: Console) -> None:
+    """Make a branch of a run and say what changed, a round at a time."""
+    from flows.cli import echo_json, err
 
-
-def rescore_session(
-    run_dir: str,
-    reward: str | None,
-    overrides: list[str],
-    rounds: str | None,
-    out_dir: str | None,
-    as_json: bool,
-    out: Console,
-) -> None:
-    """Score the stored rollouts again, beside the run, and print what changed, a round at a time."""
-    from flows.cli import echo_json
-
-    def tell(change: Change) -> None:
-        if not as_json:
-            _print(change, out)
-
-    done = rescore_run(run_dir, reward, overrides, rounds, out_dir, tell)
+    plan = plan_branch(run_dir, wish)
+    report, problem = _make(plan, (lambda change: None) if as_json else (lambda change: _print(change, out)))
+    if problem:
+        err.print(escape(problem), soft_wrap=True)
     if as_json:
-        changed = [asdict(change) for change in done.changes]
-        echo_json({"run": open_run(run_dir).uri, "out": done.out, "reward": done.reward, "rounds": changed})
+        echo_json(_as_json(plan, report))
         return
-    out.print(f"New rewards: {escape(done.out)}", soft_wrap=True)
+    _print_end(report, out)
+    out.print(f"Branch: {escape(plan.place)}", soft_wrap=True)
+    out.print(f"Report: {escape(plan.place)}/{REPORT_PAGE}", soft_wrap=True)
 
 
-def _with_reward(run: Run, reward: str | None, overrides: list[str]) -> Run:
-    """The run as if its config named another reward; nothing else of it may differ."""
-    values: dict[str, Any] = run.config.model_dump(mode="json")
-    if reward is not None:
-        # These belong to the reward that is left behind.
-        for key in ("options", "components", "combine", "verdict_from", "smoothing"):
-            del values["reward"][key]
-        values["reward"]["name"] = reward
-    for override in overrides:
-        if not override.strip().startswith("reward."):
-            raise UserError(f"--set {override!r}: rescore changes the reward only; write it as --set reward.key=value.")
-    apply_overrides(values, overrides)
-    return Run(run.uri, parse_config(values, f"The reward for '{run.uri}'"))
+def _make(plan: Plan, on_round: Callable[[Change], None]) -> tuple[Report, str | None]:
+    """The branch and its report, and what is wrong with its record in MLflow."""
+    report = make_branch(plan, on_round)
+    if not plan.branch.policies:  # it has no curve of its own; `grpo-rounds track` records it, too
+        return report, None
+    tracker = Tracker(open_run(plan.place))
+    tracker.set_status("FINISHED")
+    return report, tracker.sync()
 
 
-def _label(config: RewardConfig) -> str:
-    """A folder name for a reward."""
-    return "components" if config.components else re.sub(r"[^\w.-]+", ".", config.name)
-
-
-def _numbers(run: Run, rounds: str | None) -> list[int]:
-    there = rounds_with_rollouts(run)
-    if not there:
-        raise UserError(f"'{run.uri}' has no rollouts yet; run: grpo-rounds resume {run.uri}")
-    if rounds is None:
-        return there
-    found = re.fullmatch(r"\s*(\d+)\s*(?:-\s*(\d+)\s*)?", rounds)
-    if not found:
-        raise UserError(f"--rounds {rounds!r} is no range; write it as 1-3, or one number.")
-    first, last = int(found[1]), int(found[2] or found[1])
-    numbers = [n for n in there if first <= n <= last]
-    if first > last or numbers != list(range(first, last + 1)):
-        raise UserError(
-            f"--rounds {rounds!r}: '{run.uri}' has rollouts of rounds {there[0]} to {there[-1]}; keep within."
-        )
-    return numbers
+def _as_json(plan: Plan, report: Report) -> dict[str, Any]:
+    told_first = {"run": plan.parent.uri, "out": plan.place, "reward": label(plan.config.reward)}
+    return told_first | report.as_dict()
 
 
 def _print(change: Change, out: Console) -> None:
     before, after = (
         "none" if mean is None else f"{mean:.3f}" for mean in (change.reward_mean_before, change.reward_mean_after)
     )
-    moves = ", ".join(f"{count} {move}" for move, count in change.transitions.items()) or "no verdict changed"
     out.print(
-        f"round {change.round:>4}  {change.changed} of {change.rollouts} changed  reward {before} -> {after}  {moves}",
+        f"round {change.round:>4}  {change.changed} of {change.rollouts} changed  reward {before} -> {after}  "
+        f"{told_transitions(change)}",
         soft_wrap=True,
     )
     for identity in change.first_changed:
         out.print(f"            {escape(identity)}", soft_wrap=True)
     if change.changed > len(change.first_changed):
         out.print(f"            and {change.changed - len(change.first_changed)} more")
+    if (found := change.advantages) is not None:
+        out.print(
+            f"            advantages: {found.sign_changed:.0%} changed sign, correlation {told(found.correlation)}, "
+            f"{found.became_live} groups became live, {found.became_dead} dead",
+            soft_wrap=True,
+        )
+    if (update := change.update) is not None:
+        same = "the same policy" if update.policy_before == update.policy_after else "another policy"
+        pairs = [
+            f"{name} {told(update.metrics[name][0])} -> {told(update.metrics[name][1])}"
+            for name in _SHOWN
+            if name in update.metrics
+        ]
+        where = ", off-policy" if update.off_policy else ""
+        out.print(f"            update: {same}{where}, {', '.join(pairs)}", soft_wrap=True)
+
+
+def _print_end(report: Report, out: Console) -> None:
+    for name, (before, after) in (report.evaluation or {}).items():
+        out.print(f"held-out    {name} {told(before)} -> {told(after)}", soft_wrap=True)
+    for note in report.notes:
+        out.print(escape(note), soft_wrap=True)

@@ -50,13 +50,14 @@ def stages_of(run: Run, round_number: int) -> list[tuple[Any, Stage]]:
     """
     joins = round_number > 1 and round_number in joining_rounds(run.config.data)
     stages = [*([_FILTER] if joins else ()), *(_ROUND if round_number else _START)]
-    if sample_groups.is_on(run):
+    branch = run.branch
+    if sample_groups.is_on(run) and branch is None:
         stages = [_TOGETHER if pair is _GENERATE else pair for pair in stages if pair is not _SCORE]
     if evaluate_policy.is_due(run, round_number):
         stages.append(_EVALUATE)
     if promote_policy.is_due(run, round_number):
         stages.append(_PROMOTE)
-    return stages
+    return [(task, stage) for task, stage in stages if branch is None or branch.makes(stage.name, round_number)]
 
 
 @dataclass(frozen=True, slots=True)

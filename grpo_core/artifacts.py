@@ -219,7 +219,8 @@ class Artifact:
 
 def read_parquet(store: Store, relative: str, schema: pa.Schema) -> pa.Table:
     """One Parquet file as a table of exactly this schema."""
-    with store.fs.open(store.path(relative), "rb") as stream:
+    serving = store.serving(relative)
+    with serving.fs.open(serving.path(relative), "rb") as stream:
         return pq.read_table(stream, schema=schema).cast(schema)
 
 

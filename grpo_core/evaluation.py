@@ -1,7 +1,7 @@
 """Evaluation on held-out prompts: greedy accuracy, avg@k and pass@k."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -74,24 +74,9 @@ def evaluate(
             groups = engine.generate(requests, sampling, shifted(progress, before, total))
             for row, completions in zip(batch, groups, strict=True):
                 answers += [(row, mode, index, completion) for index, completion in enumerate(completions)]
-    samples = [
-        Sample(
-            id=f"{row['prompt_id']}/{mode}/{index}",
-            response=completion.text,
-            gold=row["gold"],
-            prompt=row["prompt"],
-            finish_reason=completion.finish_reason,
-            extra=json.loads(row["extra"] or "{}"),
-            group=f"{row['prompt_id']}/{mode}",
-            completion_tokens=len(completion.token_ids),
-            max_new_tokens=generation.max_new_tokens,
-            prompt_ids=row["prompt_ids"],
-            completion_ids=completion.token_ids,
-            source=row["source"],
-        )
-        for row, mode, index, completion in answers
-    ]
-    scores = reward(samples)
+    scores = reward(
+        [sample_of(row, mode, index, answer, generation.max_new_tokens) for row, mode, index, answer in answers]
+    )
     table = pa.Table.from_pylist(
         [
             {
@@ -116,6 +101,24 @@ def evaluate(
             by_mode[mode].append([])
         by_mode[mode][-1].append(score)
     return table, summarise(by_mode["greedy"], by_mode["sample"], config.samples)
+
+
+def sample_of(row: Mapping[str, Any], mode: str, index: int, answer: Completion, max_new_tokens: int) -> Sample:
+    """An answer to a held-out prompt as a reward takes it; ``row`` is one of ``schemas.PROMPTS``."""
+    return Sample(
+        id=f"{row['prompt_id']}/{mode}/{index}",
+        response=answer.text,
+        gold=row["gold"],
+        prompt=row["prompt"],
+        finish_reason=answer.finish_reason,
+        extra=json.loads(row["extra"] or "{}"),
+        group=f"{row['prompt_id']}/{mode}",
+        completion_tokens=len(answer.token_ids),
+        max_new_tokens=max_new_tokens,
+        prompt_ids=row["prompt_ids"],
+        completion_ids=answer.token_ids,
+        source=row["source"],
+    )
 
 
 def summarise(greedy: Sequence[Sequence[Score]], sampled: Sequence[Sequence[Score]], k: int) -> dict[str, float]:

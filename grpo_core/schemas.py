@@ -46,7 +46,6 @@ PROMPTS = pa.schema(
         _required("prompt_ids", pa.list_(pa.int32())),  # the chat template applied once, to ids
         pa.field("solution", pa.string()),
         pa.field("extra", pa.string()),  # a JSON object: what else its reward needs, such as tests
-        pa.field("reward", pa.string()),  # the reward of its source; null: the run's own
         pa.field("order", pa.float64()),  # what a curriculum by column sorts by
     ]
 )
@@ -133,6 +132,17 @@ ADVANTAGES = pa.schema(
         _required("in_loss", pa.bool_()),
         pa.field("rank", pa.float64()),  # 0 to 1, inside the group or the tier; estimators that don't rank leave it out
         pa.field("tier", pa.int32()),  # 0 is the bottom; left out by estimators without tiers
+    ]
+)
+
+STEPS = pa.schema(
+    [
+        *_ROLLOUT_KEY,
+        _required("optimizer_step", pa.int32()),  # within the round, from 1
+        _required("trainer_step", pa.int32()),  # within the run, from 1
+        _required("tokens", pa.int32()),  # of the rollout, all of which entered the step's loss
+        _required("gradient_share", pa.float64()),  # of the step's; grpo_core.policy.shares says of which gradient
+        _required("clipped_tokens", pa.int32()),
     ]
 )
 

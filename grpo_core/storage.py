@@ -65,6 +65,10 @@ class Store:
         self.is_local = isinstance(self.fs, LocalFileSystem)
         self.uri = self.root if self.is_local else str(uri).rstrip("/")
 
+    def serving(self, relative: str) -> "Store":
+        """The store in whose file system a path lies: this one, unless it is laid over another (overlay.py)."""
+        return self
+
     def path(self, relative: str) -> str:
         """The full path of a file in its file system's own terms."""
         return posixpath.join(self.root, relative) if relative else self.root

@@ -13,6 +13,8 @@ from grpo_core import interrupt
 from grpo_core.artifacts import Artifact, ArtifactWriter, Fingerprint
 from tasks.run import Run, round_folder
 
+FORMAT = 2  # raised when older checkpoints can't be gone on from
+
 
 class UpdateCheckpoints:
     """``grpo_core.policy.checkpoint.Checkpoints`` in a run's folder.
@@ -25,7 +27,7 @@ class UpdateCheckpoints:
     def __init__(self, run: Run, round_number: int, fingerprint: Fingerprint, every: int) -> None:
         self._run = run
         self._folder = checkpoint_folder(round_number)
-        self._fingerprint = fingerprint
+        self._fingerprint = Fingerprint("update_checkpoint", round_number, FORMAT, {}, {"update": fingerprint.digest})
         self._every = every
 
     @contextmanager

@@ -72,7 +72,7 @@ class Mirror:
         if self.tags.get(tag) == digest:
             return
         for source, target in files.items():
-            with _local(store, source) as path:
+            with _local(store.serving(source), source) as path:
                 self.client.log_artifact(self.run_id, str(path), posixpath.dirname(target) or None)
         self.set_tags({tag: digest})
 
@@ -91,7 +91,7 @@ class Mirror:
         """Put (or replace) a table as ``MlflowClient.log_table`` writes it, which by itself would double the rows."""
         known = json.loads(self.tags.get(TABLES_TAG, "[]"))
         entry = {"path": name, "type": "table"}
-        self.put_file(name, lambda: make().to_json(orient="split", index=False, date_format="iso").encode(), digest)
+        self.put_file(name, lambda: as_table_file(make()), digest)
         if entry not in known:
             self.set_tags({TABLES_TAG: json.dumps([*known, entry])})
 
@@ -117,6 +117,12 @@ class Mirror:
         if self.name != name:
             self.client.update_run(self.run_id, name=name)
             self.name = name
+
+
+def as_table_file(table: "pd.DataFrame") -> bytes:
+    """A table in the form that ``MlflowClient.log_table`` writes."""
+    text: str = table.to_json(orient="split", index=False, date_format="iso")
+    return text.encode()
 
 
 @contextmanager

@@ -20,6 +20,7 @@ from grpo_core.config import Change, RunConfig, changes, parse_config, to_yaml
 from grpo_core.errors import UserError
 from grpo_core.prompts.joining import with_joining_rounds
 from grpo_core.storage import LOCK, Store
+from tasks.branch import Branch, open_store, read_branch
 
 CONFIG = "config.yaml"
 IDENTITY = "run.json"
@@ -40,7 +41,12 @@ class Run:
 
     @cached_property
     def store(self) -> Store:
-        return Store(self.uri)
+        return open_store(self.uri)
+
+    @cached_property
+    def branch(self) -> Branch | None:
+        """What it is a branch of, and what it makes by itself; None for a run that stands alone."""
+        return read_branch(Store(self.uri))
 
     def __getstate__(self) -> dict[str, Any]:
         return {"uri": self.uri, "config": self.config}
@@ -108,16 +114,23 @@ def create_or_open(uri: str, config: RunConfig) -> tuple[Run, bool]:
     store = Store(uri)
     run = Run(store.uri, config)
     _refuse_foreign(store)
+    if run.branch is not None:
+        raise UserError(f"'{uri}' is a branch of '{run.branch.parent}'; go on with it by the rescore that made it.")
     is_new = not store.exists(CONFIG) and not run.rounds_on_disk()
-    if not store.exists(IDENTITY):
-        identity = {"run_id": uuid.uuid4().hex, "created_at": time.time()}
-        store.write_bytes(IDENTITY, (json.dumps(identity) + "\n").encode())
+    give_identity(store)
     if store.exists(CONFIG):
         config = _joined(store, config)
         run = Run(store.uri, config)
         _remember(store, changes(open_run(uri).config, config))
     store.write_bytes(CONFIG, to_yaml(config).encode())
     return run, is_new
+
+
+def give_identity(store: Store) -> None:
+    """Let a run's folder have a name for life; the one that it has stays."""
+    if not store.exists(IDENTITY):
+        identity = {"run_id": uuid.uuid4().hex, "created_at": time.time()}
+        store.write_bytes(IDENTITY, (json.dumps(identity) + "\n").encode())
 
 
 def config_changes(uri: str, config: RunConfig) -> list[Change]:

@@ -6,7 +6,7 @@ result whose artifact is gone is refreshed.
 """
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -78,10 +78,14 @@ class Stage:
     compute: Callable[[Run, int, Writers, Progress], Mapping[str, float] | PerArtifact]
     models: Callable[[Run, int], Sequence[str]] = lambda _run, _number: ()
     needed: bool = True
+    records: Collection[str] = ()
 
     def possible(self, run: Run, round_number: int) -> bool:
         """False when it isn't needed and a model that it would take has been retired."""
-        return self.needed or not any(run.artifact(folder).is_retired for folder in self.models(run, round_number))
+        return self.needed or not self._takes_retired(run, round_number)
+
+    def _takes_retired(self, run: Run, round_number: int) -> bool:
+        return any(run.artifact(folder).is_retired for folder in self.models(run, round_number))
 
     def fingerprint(self, run: Run, round_number: int) -> Fingerprint:
         """The key. Raises InputMissing when an artifact that it reads is not there."""
@@ -95,9 +99,12 @@ class Stage:
 
     def condition(self, run: Run, round_number: int, fingerprint: Fingerprint) -> Condition:
         """How the stage's artifacts stand, proven byte by byte; the first that is not done speaks for all."""
-        conditions = [run.artifact(f).condition(fingerprint) for f in self.folders(round_number).values()]
-        found = next((c for c in conditions if not c.done), conditions[-1])
-        if not found.done and not self.possible(run, round_number):
+        folders = self.folders(round_number)
+        conditions = {name: run.artifact(folder).condition(fingerprint) for name, folder in folders.items()}
+        lacking = [name for name, condition in conditions.items() if not condition.done]
+        found = conditions[lacking[0] if lacking else list(folders)[-1]]
+        spared = not self.needed or set(lacking) <= set(self.records)
+        if lacking and spared and self._takes_retired(run, round_number):
             return Condition("done", f"left as it is ({found.why}): retention removed the policy that it would take")
         return found
 

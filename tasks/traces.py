@@ -222,12 +222,15 @@ def _span(row: Row, prompt: str, identity: str, at: int, start: int) -> "Span":
 
 
 def _write_spans(client: Any, experiment_id: str, spans: list["Span"]) -> None:
-    """Into the store's database, or where it takes none, as a file beside each trace, as MLflow itself does."""
-    from mlflow.entities import TraceData
+    """Into the store's database, or where a server takes none, as a file beside each trace, as MLflow itself does."""
     from mlflow.exceptions import MlflowException
+    from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
+    from mlflow.tracing.utils.artifact_utils import get_artifact_uri_for_trace
 
     try:
         client.log_spans(experiment_id, spans)
     except (NotImplementedError, MlflowException):
         for span in spans:
-            client._upload_trace_data(client.get_trace_info(span.trace_id), TraceData(spans=[span]))
+            place = get_artifact_uri_for_trace(client.get_trace_info(span.trace_id))
+            repository = get_artifact_repository(place, tracking_uri=client.tracking_uri)
+            repository.upload_trace_data(json.dumps({"spans": [span.to_dict()]}, ensure_ascii=False))

@@ -12,6 +12,7 @@ from grpo_core.artifacts import Manifest, digest_json, read_parquet
 from grpo_core.errors import UserError
 from grpo_core.schemas import REJECTED
 from tasks import traces
+from tasks.branch import origin
 from tasks.learning_curve import draw_curve
 from tasks.mirror import Mirror
 from tasks.registry import sync_registry
@@ -30,6 +31,7 @@ from tasks.tracking_facts import (
     read_round,
 )
 from tasks.tracking_place import place_of
+from tasks.tracking_prompts import draw_rejected, rejected_reasons, rejected_rows
 from tasks.tracking_store import Record, connect, quiet, store_failures
 
 if TYPE_CHECKING:
@@ -40,6 +42,7 @@ Status = Literal["RUNNING", "FINISHED", "FAILED", "KILLED"]
 SYNCED_TAG = "grpo_rounds.synced"  # digest of all that a round has on disk: equal means that nothing is to be done
 GATES_TAG = "grpo_rounds.gates"  # what the gates of a round found and did
 TRACES_TAG = "grpo_rounds.uploaded.traces"
+BRANCH_TAG = "grpo_rounds.branch_of"  # the identity of the run that a branch was made from
 _LONGEST_TAG = 4000  # MLflow takes 5000 characters
 _TABLE_OF = ("rollouts", "rewards", "advantages")  # what the table of rollouts is made of
 _FORMAT = 2  # raised when the same round would be mirrored otherwise
@@ -58,7 +61,7 @@ class Tracker:
 
     def __init__(self, run: Run) -> None:
         self.run = run
-        self.place = place_of(run.uri, run.config.tracking)
+        self.place = place_of(origin(run.uri), run.config.tracking)
         self.ui_command = self.place.ui_command
         self.problem: str | None = None
         self._record: Record | None = None
@@ -137,6 +140,8 @@ class Tracker:
         parent.rename(run.config.name)
         note = f"Run folder: `{run.uri}`. It is the truth; rebuild this record with `grpo-rounds track {run.uri}`."
         parent.set_tags({"grpo_rounds.folder": run.uri, "mlflow.note.content": note})
+        if run.branch:
+            parent.set_tags({BRANCH_TAG: run.branch.parent_id})
         params = params_of(run.config)
         parent.add_params(params)
         # A param is set once; what may change while a run lives goes on as a tag.
@@ -230,9 +235,11 @@ class Tracker:
         parent.log_metrics(_not_yet_logged(parent, metric_points(found)))
         self._upload_files(parent, "prompts", "prompts", "prompts", manifest)
         rejected = read_parquet(self.run.store, "prompts/rejected.parquet", REJECTED).to_pandas()
-        firsts = {f"first_{column}": (column, "first") for column in ("source", "source_row", "prompt", "detail")}
-        reasons = rejected.groupby("reason", sort=True).agg(rows=("reason", "size"), **firsts).reset_index()
-        parent.put_table("rejected_reasons.json", lambda: reasons, manifest.digest)
+        parent.put_table("rejected_reasons.json", lambda: rejected_reasons(rejected), manifest.digest)
+        parent.put_table("rejected_rows.json", lambda: rejected_rows(rejected), manifest.digest)
+        kept = int(manifest.metrics["train"] + manifest.metrics["eval"])
+        name = self.run.config.name
+        parent.put_file("prompts_rejected.png", lambda: draw_rejected(name, kept, rejected), manifest.digest)
         parent.add_inputs(dataset_inputs(self.run, manifest))
         parent.set_tags({tag: found.digest})
 

@@ -31,16 +31,10 @@ GROUPS = {
     "promotion": "promotion",
 }
 TABLES = (
-    "labels",
-    "plan.parquet",
-    "rollouts",
-    "rewards",
-    "difficulty",
-    "advantages",
-    "gates",
-    "evaluation",
+    *("labels", "plan.parquet", "rollouts", "rewards", "difficulty", "advantages", "gates", "steps", "evaluation"),
     "promotion",
 )
+_TOLD_ELSEWHERE = ("steps",)  # their stage's metrics and seconds are its policy's
 _LONGEST_PARAM = 500
 _TREND_EVALUATIONS = 5  # the window in which reward and held-out accuracy are compared
 
@@ -131,6 +125,8 @@ def metric_points(found: RoundOnDisk) -> list["Metric"]:
 
     points, dropped = [], 0
     for name, manifest in found.manifests.items():
+        if name in _TOLD_ELSEWHERE:
+            continue
         at = milliseconds(manifest.finished_at)
         group = "model" if (name, found.number) == ("policy", 0) else GROUPS.get(name, name.partition(".")[0])
         values = {f"{group}/{metric_name(key)}": float(value) for key, value in manifest.metrics.items()}

@@ -1,8 +1,13 @@
-"""Stage: move the policy towards the rollouts that beat their own group; leaves a policy and the optimiser's state."""
+"""Stage: move the policy towards the rollouts that beat their own group.
+
+Leaves a policy, the optimiser's state, and a table of steps: which rollouts each optimiser step took, and the share
+that each had in it.
+"""
 
 from collections.abc import Mapping
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.compute as pc
 import torch
 from prefect import task
@@ -13,7 +18,7 @@ from grpo_core.policy.batching import TrainingRollout
 from grpo_core.policy.config import UpdateConfig
 from grpo_core.policy.optimizer import load_trainer_state, new_trainer_state, save_trainer_state
 from grpo_core.policy.update import update_policy as run_update
-from grpo_core.schemas import ADVANTAGES, ROLLOUTS, Progress
+from grpo_core.schemas import ADVANTAGES, ROLLOUTS, STEPS, Progress
 from tasks import initial_policy
 from tasks.apply_gates import factors_digest, read_factors
 from tasks.checkpoints import UpdateCheckpoints
@@ -22,6 +27,7 @@ from tasks.stage import TASK_OPTIONS, Stage, Writers, execute, input_digest
 from tasks.start_policy import start_of
 
 STAGE_VERSION = 2
+STEPS_FILE = "steps.parquet"
 
 
 def _config(run: Run) -> Mapping[str, Any]:
@@ -89,6 +95,8 @@ def training_rollouts(run: Run, round_number: int) -> list[TrainingRollout]:
             in_loss=found[row["rollout_id"]]["in_loss"],
             truncated=row["finish_reason"] == "length",
             reward=found[row["rollout_id"]]["reward"],
+            rollout_id=row["rollout_id"],
+            sample_index=row["sample_index"],
         )
         for row in rollouts.to_pylist()
         if row["rollout_id"] in found
@@ -112,6 +120,7 @@ def _compute(run: Run, round_number: int, writers: Writers, progress: Progress) 
             state = load_trainer_state(folder, model)
     else:
         state = new_trainer_state(model, config.seed)
+    steps = [STEPS.empty_table()]
     metrics = run_update(
         model,
         reference,
@@ -125,7 +134,9 @@ def _compute(run: Run, round_number: int, writers: Writers, progress: Progress) 
         autocast_dtype=None if dtype is torch.float32 else dtype,
         checkpoints=UpdateCheckpoints(run, round_number, writers["policy"].fingerprint, config.update.checkpoint_steps),
         progress=progress,
+        on_step=steps.append,
     )
+    writers["steps"].write_table(STEPS_FILE, pa.concat_tables(steps))
     saves_master = dtype is not torch.float32
     writers["trainer_state"].write_folder(
         lambda folder: save_trainer_state(folder, model, state, master_weights=saves_master)
@@ -138,11 +149,12 @@ STAGE = Stage(
     name="update_policy",
     version=STAGE_VERSION,
     # The policy comes last: it is what the next round waits for.
-    folders=lambda n: {"trainer_state": round_folder(n, "trainer_state"), "policy": round_folder(n, "policy")},
+    folders=lambda n: {name: round_folder(n, name) for name in ("steps", "trainer_state", "policy")},
     config=_config,
     inputs=_inputs,
     compute=_compute,
     models=_models,
+    records=("steps",),
 )
 
 

@@ -42,7 +42,7 @@ def digests(run: Path) -> dict[str, object]:
 def mlflow_record(run: Path) -> dict[str, Any]:
     """What MLflow's store beside a run holds of it, without times and names of places.
 
-    By run name: params, tags, every point of every metric, dataset inputs, and artifacts by name.
+    By run name: params, tags, every point of every metric, dataset inputs, traces, and artifacts by name.
     """
     from mlflow import MlflowClient
 
@@ -68,8 +68,16 @@ def mlflow_record(run: Path) -> dict[str, Any]:
             },
             "inputs": sorted(item.dataset.digest for item in mirrored.inputs.dataset_inputs),
             "artifacts": sorted(_artifacts(client, run_id, "")),
+            "traces": sorted(_traces(client, experiment.experiment_id, run_id)),
         }
     return found
+
+
+def _traces(client: Any, experiment_id: str, run_id: str) -> Iterator[tuple[str, list[tuple[str, str]]]]:
+    """Each trace of a run by its rollout, with what is said on it."""
+    for found in client.search_traces(locations=[experiment_id], run_id=run_id, max_results=500):
+        assert len(found.data.spans) == 1
+        yield found.info.client_request_id, sorted((a.name, str(a.feedback.value)) for a in found.info.assessments)
 
 
 def _artifacts(client: Any, run_id: str, folder: str) -> Iterator[tuple[str, int | None]]:

@@ -1,8 +1,8 @@
 """Where people's labels come from, and what they change: the config section ``labels``."""
 
-from typing import Literal
+from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 
 class LabelsConfig(BaseModel):
@@ -39,3 +39,8 @@ class LabelsConfig(BaseModel):
     pays_wrong: float = Field(
         0.0, allow_inf_nan=False, description="The same for wrong and unparsable; math has its own."
     )
+
+    @field_validator("source", mode="before")
+    @classmethod
+    def _off_is_a_word(cls, source: Any) -> Any:
+        return "off" if source is False else source  # YAML reads a bare off as false

@@ -33,6 +33,8 @@ class TrainingRollout:
     values: npt.NDArray[np.float32] | None = None  # (tokens,) before each token, recorded before step one
     token_advantages: npt.NDArray[np.float32] | None = None  # (tokens,) GAE's, from reward and values
     returns: npt.NDArray[np.float32] | None = None  # (tokens,) what the value head shall predict
+    rollout_id: str = ""  # by which the table of steps names it
+    sample_index: int = 0
 
     def __post_init__(self) -> None:
         self.prompt_ids = np.asarray(self.prompt_ids, dtype=np.int64)

@@ -1,8 +1,8 @@
 """The place reached inside an update, so that a long one which is killed goes on after its last checkpoint, exactly.
 
 Saved: the float32 weights, the optimiser's state with the random numbers, the logprobs and values recorded before step
-one, and the sums of every step done, whose count is the cursor. Nothing else decides the steps to come: ``plan_steps``
-is pure.
+one, and of every step done its sums, whose count is the cursor, and its rollouts' shares. Nothing else decides the
+steps to come: ``plan_steps`` is pure.
 """
 
 import json
@@ -13,18 +13,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 from safetensors.numpy import load_file, save_file
 
 from grpo_core.policy.batching import TrainingRollout
 from grpo_core.policy.logprobs import LogprobForm
 from grpo_core.policy.optimizer import TrainerState, load_trainer_state, save_trainer_state
 from grpo_core.policy.step import StepSums
+from grpo_core.schemas import STEPS
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 _PLACE_FILE = "place.json"
 _LOGPROBS_FILE = "logprobs.safetensors"
+_SHARES_FILE = "steps.parquet"
 
 
 class Checkpoints(Protocol):
@@ -45,10 +49,11 @@ class Checkpoints(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """What is known of an update under way: the form of its forward passes and the sums of its steps done."""
+    """What is known of an update under way: the form of its forward passes, and what its steps done have left."""
 
     form: LogprobForm
     sums: list[StepSums]
+    shares: list[pa.Table]  # rows as STEPS, in the order of the steps
 
 
 def save_place(
@@ -76,6 +81,7 @@ def save_place(
     if values:
         recorded["values"] = np.concatenate(values)
     save_file(recorded, folder / _LOGPROBS_FILE)
+    pq.write_table(pa.concat_tables(place.shares), folder / _SHARES_FILE)
     told = {"form": asdict(place.form), "sums": [asdict(sums) for sums in place.sums]}
     (folder / _PLACE_FILE).write_text(json.dumps(told) + "\n", encoding="utf-8")  # a float's text is exact in JSON
 
@@ -101,4 +107,5 @@ def load_place(
         for rollout, values in zip(rollouts, np.split(recorded["values"], cuts), strict=True):
             rollout.values = values
     told = json.loads((folder / _PLACE_FILE).read_text(encoding="utf-8"))
-    return Place(LogprobForm(**told["form"]), [StepSums(**sums) for sums in told["sums"]])
+    shares = pq.read_table(folder / _SHARES_FILE, schema=STEPS).cast(STEPS)
+    return Place(LogprobForm(**told["form"]), [StepSums(**sums) for sums in told["sums"]], [shares])

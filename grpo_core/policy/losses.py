@@ -134,6 +134,13 @@ def loss_sums(inputs: LossInputs, config: UpdateConfig, clip_low: float, clip_hi
     )
 
 
+def clipped_tokens(inputs: LossInputs, config: UpdateConfig, clip_low: float, clip_high: float) -> Tensor:
+    """(T,) bool: the tokens that ``LossSums`` counts as held at the lower, the upper or the dual bound."""
+    ratio = _log_ratio(inputs, inputs.logprobs - inputs.old_logprobs, config.ratio_level).detach().exp()
+    low, high, dual = _held(ratio, inputs.advantages, config, clip_low, clip_high)
+    return low | high | dual
+
+
 def _log_ratio(inputs: LossInputs, token_log_ratio: Tensor, level: str) -> Tensor:
     """Log of policy over old policy, (T,).
 

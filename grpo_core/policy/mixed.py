@@ -163,6 +163,17 @@ class Mixture:
         )
         return mixed, value_loss.detach()
 
+    def clipped(self, held: Callable[[LossInputs], Tensor], inputs: LossInputs, batch: Microbatch) -> Tensor:
+        """(T,) bool: tokens that either term of a micro-batch holds at a bound.
+
+        Args:
+            held: says which tokens one term holds.
+            inputs: with GRPO's advantages, which are 0 outside of its term.
+        """
+        _, advantages, _ = (part.to(inputs.logprobs.device) for part in _targets(batch))
+        found = held(replace(inputs, advantages=advantages))
+        return found | held(inputs) if self.alpha > 0 else found
+
     def clip_gradient(self, max_norm: float) -> float:
         """Scale the head's gradient down to a norm; returns what it was."""
         return float(torch.nn.utils.clip_grad_norm_(self.state.head.parameters(), max_norm))

@@ -14,10 +14,11 @@ from grpo_core.diagnostics.gradients import gradient_norms
 from grpo_core.policy.batching import Microbatch, TrainingRollout, microbatches, minibatches
 from grpo_core.policy.config import NonFiniteUpdate, UpdateConfig
 from grpo_core.policy.logprobs import LogprobForm, Logprobs, completion_logprobs
-from grpo_core.policy.losses import MAXIMA, LossInputs, LossSums, denominator, loss_sums
+from grpo_core.policy.losses import MAXIMA, LossInputs, LossSums, clipped_tokens, denominator, loss_sums
 from grpo_core.policy.mixed import Divisors, Mixture
 from grpo_core.policy.optimizer import TrainerState, learning_rate_at, trainable_parameters, warmup_at
 from grpo_core.policy.segments import Segments
+from grpo_core.policy.shares import StepShares
 from grpo_core.policy.value import ValueHead
 
 if TYPE_CHECKING:
@@ -172,6 +173,7 @@ def run_step(
     round_number: int,
     max_new_tokens: int | None,
     mixture: Mixture | None = None,
+    shares: StepShares | None = None,
 ) -> StepSums:
     """Accumulate the gradient of the step's loss over its micro-batches, clip it, step.
 
@@ -180,6 +182,7 @@ def run_step(
         max_new_tokens: of the sampler; None where the aggregation does not need it.
         mixture: mixes PPO in and is stepped, too; None: GRPO alone. The head's gradient is clipped by itself, so that
             its size never shortens the policy's step.
+        shares: takes up what each rollout does to the step; None: nobody asks.
 
     Raises:
         NonFiniteUpdate: before parameters or state are changed.
@@ -191,6 +194,7 @@ def run_step(
     widths = config.clip_schedule.widths(config.clip_low, config.clip_high, round_number=round_number, step=state.step)
     threshold = step.entropy_threshold(config.top_entropy) if config.top_entropy < 1 else None
     objective = partial(loss_sums, config=config, clip_low=widths[0], clip_high=widths[1])
+    held = partial(clipped_tokens, config=config, clip_low=widths[0], clip_high=widths[1])
     names = [field.name for field in fields(LossSums)]
     totals = dict.fromkeys([*names, "value_loss"], 0.0)
     for batch in step.batches:
@@ -202,6 +206,8 @@ def run_step(
             want_hidden=mixture is not None,
         )
         inputs = _loss_inputs(batch, found, config, threshold)
+        if shares is not None:
+            inputs.logprobs.retain_grad()
         if mixture is None:
             sums, value_loss = objective(inputs), torch.zeros_like(inputs.advantages[0])
         else:
@@ -213,6 +219,9 @@ def run_step(
             totals[name] = max(totals[name], value) if name in MAXIMA else totals[name] + value
         _require_finite(totals["loss"], "loss", state, step)
         (sums.loss / whole.loss).backward()  # type: ignore[no-untyped-call]
+        if shares is not None:
+            clipped = held(inputs) if mixture is None else mixture.clipped(held, inputs, batch)
+            shares.add(batch.rollouts, inputs.segments, inputs.logprobs, clipped)
         tick()
     norms = gradient_norms(parameters)
     norm = float(torch.nn.utils.clip_grad_norm_(list(parameters.values()), config.max_grad_norm))

@@ -38,7 +38,13 @@ def read_rows(rows: Iterator[Row], config: SourceKeys) -> Iterator[SourceRow]:
     first = list(islice(rows, _ROWS_FOR_COLUMNS))
     if not first:
         raise UserError(f"data.source '{config.source}' has no rows; give one that has.")
-    read = _READERS[config.reads_as](_Columns(config, list(dict.fromkeys(column for row in first for column in row))))
+    columns = _Columns(config, list(dict.fromkeys(column for row in first for column in row)))
+    for name in config.extra_columns:
+        if name not in columns.names:
+            raise UserError(
+                f"data.extra_columns: '{config.source}' has no column '{name}', only {', '.join(columns.names)}."
+            )
+    read = _READERS[config.reads_as](columns)
     for index, row in enumerate(chain(first, rows)):
         yield read(index, row)
 
@@ -113,11 +119,6 @@ class _Columns:
 
 def _plain(columns: _Columns) -> Reader:
     config = columns.config
-    for name in config.extra_columns:
-        if name not in columns.names:
-            raise UserError(
-                f"data.extra_columns: '{config.source}' has no column '{name}', only {', '.join(columns.names)}."
-            )
     prompt = columns.keyed("prompt_column", PROMPT_COLUMNS)
     has_gold = config.gold_column != "auto" or any(name in columns.names for name in GOLD_COLUMNS)
     # Code may come with nothing but its tests; they are all there is to show as its gold.
@@ -196,16 +197,16 @@ def _mbpp(columns: _Columns) -> Reader:
     reference = columns.keyed("gold_column", ("code",))
 
     def read(index: int, row: Row) -> SourceRow:
-        text, listed = row.get(prompt), row.get(tests)
+        text, listed = row.get(prompt), _lines(row.get(tests))
         if not isinstance(text, str) or not listed:
             return SourceRow(index, text, None)
-        before = [*(row.get("test_imports") or ()), *filter(None, [row.get("test_setup_code")])]
+        before = _lines(row.get("test_imports")) + _lines(row.get("test_setup_code"))
         extra = columns.extra({**row, _TESTS: [*before, *listed]}, _TESTS)
         # The name and the arguments stand nowhere but in the tests. One shows them; the others stay hidden, so that
         # code which only knows what was shown is wrong.
         asked = (
             f"{text.strip()} Give the code in a ```python block. It has to pass this test, among others:\n\n"
-            f"{_fenced(str(listed[0]))}"
+            f"{_fenced(listed[0])}"
         )
         return _code_row(columns, index, row, asked, row.get(reference), extra)
 
@@ -242,6 +243,12 @@ def _code_row(
 
 def _fenced(code: str) -> str:
     return f"```python\n{code.rstrip()}\n```"
+
+
+def _lines(cell: object) -> list[str]:
+    """A cell that holds a list of source text, or one."""
+    parts = [cell] if isinstance(cell, str) else cell if isinstance(cell, Sequence) else ()
+    return [str(part) for part in parts if part]
 
 
 def _as_source(tests: object) -> object:

@@ -4,6 +4,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
+from grpo_core.prompts.filters_config import FiltersConfig
 from grpo_core.prompts.gold import GoldFormat
 from grpo_core.prompts.known import CODE_ADAPTERS, REASONING_GYM, Adapter, adapter_of
 from grpo_core.prompts.plan_config import Curriculum, DifficultyConfig, DynamicSamplingConfig
@@ -183,6 +184,7 @@ class DataConfig(SourceKeys):
     eval_size: int = Field(
         64, ge=0, description="Training rows held out for evaluation; 0 is allowed where eval_sources are given."
     )
+    filters: FiltersConfig = Field(default_factory=FiltersConfig)
     prompts_per_round: int = Field(16, ge=1, description="Prompts a round takes, without replacement within an epoch.")
     curriculum: Curriculum = Field(
         "shuffle",

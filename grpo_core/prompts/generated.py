@@ -3,6 +3,7 @@
 import difflib
 import importlib.metadata
 import json
+import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -12,6 +13,7 @@ from grpo_core.errors import NotHere, UserError
 from grpo_core.prompts.config import REASONING_GYM_ROWS, AdditionsConfig, SourceKeys
 from grpo_core.prompts.known import REASONING_GYM
 from grpo_core.prompts.rows import SourceRow
+from grpo_core.rewards.reasoning_gym import NO_ANSWER
 from grpo_core.seeding import hash64
 
 ADDITIONS_VERSION = 1
@@ -85,30 +87,33 @@ def reasoning_gym(config: SourceKeys, seed: int) -> Iterator[SourceRow]:
     for index, entry in enumerate(dataset):
         kept = _plain(entry)
         extra = {"dataset": name, "options": config.options, "entry": repr(kept)}
-        yield SourceRow(index, kept["question"], _gold(name, kept), None, extra)
+        yield SourceRow(index, kept["question"], _gold(kept), None, extra)
 
 
-def _gold(name: str, entry: Mapping[str, Any]) -> str:
+def _gold(entry: Mapping[str, Any]) -> str:
     if entry["answer"] is not None:
         return str(entry["answer"])
     shown = next((entry["metadata"][key] for key in _EXAMPLES if entry["metadata"].get(key)), None)
     if shown is None:
-        return f"(any answer that reasoning-gym's {name} accepts)"
+        return NO_ANSWER
     return shown if isinstance(shown, str) else json.dumps(shown)
 
 
 def _plain(value: Any) -> Any:
-    """The value in Python's own types, which a literal can hold: subclasses (enums, numpy's) become what they are."""
+    """The value in Python's own types, which a literal can hold: subclasses (enums, numpy's) become what they are.
+
+    Anything else becomes text: a fraction among the variables of gsm_symbolic is there for show, no scorer reads it.
+    """
     if isinstance(value, np.generic):
         value = value.item()
     if isinstance(value, dict):
         return {_plain(key): _plain(part) for key, part in value.items()}
-    for collection in (list, tuple, set):
+    if isinstance(value, (set, frozenset)):
+        return sorted(map(_plain, value), key=repr)  # the order of a set differs from process to process
+    for collection in (list, tuple):
         if isinstance(value, collection):
             return collection(_plain(part) for part in value)
     for scalar in (str, bool, int, float):
-        if isinstance(value, scalar):
+        if isinstance(value, scalar) and not (isinstance(value, float) and not math.isfinite(value)):
             return scalar(value)
-    if value is None:
-        return None
-    raise UserError(f"data.source: reasoning-gym gives a {type(value).__name__}, which can't be kept; take another.")
+    return None if value is None else str(value)

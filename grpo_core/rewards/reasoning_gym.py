@@ -16,6 +16,9 @@ from grpo_core.rewards.workers import CheckResult, shared_pool
 REASONING_GYM_VERSION = 1
 """Raised when equal responses and entries would be scored differently than before."""
 
+NO_ANSWER = "(any answer that the scorer of its set accepts)"
+"""The gold of a row whose set shows no answer: nothing that could be marked."""
+
 _MAX_ANSWER_CHARS = 20_000
 _THINKING_ENDS = re.compile(r"</(?:think|thinking|thought|reasoning)>", re.IGNORECASE)
 _THINKING_BEGINS = re.compile(r"<(?:think|thinking|thought|reasoning)>", re.IGNORECASE)
@@ -62,6 +65,8 @@ def reasoning_gym_reward(config: ReasoningGymConfig) -> RewardFunction:
                 scores[index] = Score(Verdict.MISSING, None, detail="the row is of no reasoning-gym data set")
             elif answer is None:
                 scores[index] = _score(config, CheckResult(Verdict.UNPARSABLE, "no answer found"), None)
+            elif answer == NO_ANSWER:
+                scores[index] = Score(Verdict.MISSING, None, detail="the set of this row shows no answer")
             elif len(answer) > _MAX_ANSWER_CHARS:
                 too_long = f"the answer is longer than {_MAX_ANSWER_CHARS} characters"
                 scores[index] = _score(config, CheckResult(Verdict.WRONG, too_long, value=0.0), answer)

@@ -29,6 +29,7 @@ FILES = {
     "rounds/0002/trainer_state/optimizer-00000.safetensors": "update_policy",
     "rounds/0002/trainer_state/rng.safetensors": "update_policy",
     "rounds/0002/trainer_state/trainer_state.json": "update_policy",
+    "rounds/0001/steps/steps.parquet": "update_policy",
     "rounds/0002/evaluation/evaluation.parquet": "evaluate_policy",
     "rounds/0002/promotion/decision.json": "promote_policy",
     "prompts/manifest.json": "filter_prompts",
@@ -90,7 +91,7 @@ def test_a_harmed_file_is_found_and_named(run, name, harm):
     [
         (["rounds/0001/rollouts/shard-00001.parquet"], ["rollouts"]),
         (["rounds/0001/policy/model.safetensors", "rounds/0002/rewards/shard-00001.parquet"],
-         ["policy", "trainer_state", "rewards"]),
+         ["policy", "trainer_state", "steps", "rewards"]),
         (["prompts/eval.parquet", "rounds/0000/policy/config.json", "rounds/0002/evaluation/manifest.json"],
          ["policy", "prompts", "evaluation"]),
     ],

@@ -82,13 +82,18 @@ def test_mlflow_down_fails_no_stage_and_track_makes_up_for_it(command, finished_
     done = command("train", TINY, "--run-dir", run, **down)
     assert done.returncode == 0, done.stderr
     assert f"grpo-rounds track {run}" in done.stdout
-    assert digests(run) == digests(finished_run)
+    found = digests(run)
+    assert found["rounds/0002/labels/manifest.json"]["metrics"].pop("mlflow_unreachable") == 1.0  # the only trace of it
+    assert found == digests(finished_run)
     # The clock jumped back between the rounds: the record is none the worse for it.
     manifest = run / "rounds/0002/policy/manifest.json"
     told = Manifest.from_bytes(manifest.read_bytes())
     manifest.write_bytes(replace(told, finished_at=told.finished_at - 1e6).to_bytes())
     assert command("track", run).returncode == 0
-    assert mlflow_record(run) == mlflow_record(finished_run)
+    record = mlflow_record(run)
+    for name in ("tiny", "round-0002"):
+        assert record[name]["metrics"].pop("labels/mlflow_unreachable") == [(2, 1.0)]
+    assert record == mlflow_record(finished_run)
 
 
 @pytest.mark.slow

@@ -11,11 +11,12 @@ from rich.console import Console
 from stored_run import store_run
 from support import digests
 
+from flows.branch import Wish
 from flows.rescore import rescore_session
 from grpo_core.errors import UserError
 from grpo_core.schemas import REWARDS
 from tasks import score_rewards
-from tasks.run import Run
+from tasks.run import Run, open_run
 from tasks.stage import execute
 
 TEXTS = {
@@ -44,15 +45,14 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     return run
 
 
-def rescore(run: Run, capsys: pytest.CaptureFixture[str], **arguments: Any) -> dict[str, Any]:
-    given = {"reward": None, "overrides": [], "rounds": None, "out_dir": None, "as_json": True} | arguments
-    rescore_session(run.uri, **given, out=Console(file=io.StringIO()))
+def rescore(run: Run, capsys: pytest.CaptureFixture[str], **wish: Any) -> dict[str, Any]:
+    rescore_session(run.uri, Wish(**wish), as_json=True, out=Console(file=io.StringIO()))
     return json.loads(capsys.readouterr().out)
 
 
 def test_what_changed_by_hand_and_the_run_stays_as_it_is(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
     before = digests(Path(run.uri))
-    found = rescore(run, capsys, reward="facts", overrides=["reward.options.measure=found"])
+    found = rescore(run, capsys, reward="facts", overrides=("reward.options.measure=found",))
     first, second, third = found["rounds"]
     # math: 42, boxed 42, 41, nothing; facts: only whether the words 42 are there.
     assert first["transitions"] == {"unparsable -> wrong": 1}
@@ -61,11 +61,11 @@ def test_what_changed_by_hand_and_the_run_stays_as_it_is(run: Run, capsys: pytes
     assert second["transitions"] == {"wrong -> ok": 1}
     assert second["first_changed"] == ["0002/b/0", "0002/b/3"]
     assert (third["reward_mean_before"], third["reward_mean_after"], third["changed"]) == (None, 0.25, 0)
-    assert found["out"] == f"{run.uri}/rescored/facts"
-    assert {name: value for name, value in digests(Path(run.uri)).items() if "rescored" not in name} == before
+    assert found["out"] == f"{run.uri}/branches/facts-reward.options.measure.found"
+    assert {name: value for name, value in digests(Path(run.uri)).items() if "branches" not in name} == before
     table = json.loads((Path(found["out"]) / "rounds/0002/rewards/manifest.json").read_text())
     assert table["rows"] == 4
-    assert run.artifact("rescored/facts/rounds/0002/rewards").read_table(REWARDS)["gold"].to_pylist() == ["42"] * 4
+    assert open_run(found["out"]).artifact("rounds/0002/rewards").read_table(REWARDS)["gold"].to_pylist() == ["42"] * 4
 
 
 def test_the_same_reward_changes_nothing(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
@@ -77,23 +77,23 @@ def test_only_what_is_missing_is_scored_again(run: Run, capsys: pytest.CaptureFi
     log = tmp_path / "log"
     arguments = {
         "reward": "rescore_rewards_for_tests:counted",
-        "overrides": [f"reward.options.log={log}"],
-        "out_dir": str(tmp_path / "out"),
+        "overrides": (f"reward.options.log={log}",),
+        "out": str(tmp_path / "out"),
     }
     first = rescore(run, capsys, rounds="1", **arguments)
     assert len(log.read_text()) == 4
     second = rescore(run, capsys, rounds="1-2", **arguments)
     assert len(log.read_text()) == 8
     assert second["rounds"][0] == first["rounds"][0]
-    arguments["overrides"] = [*arguments["overrides"], "reward.options.word=boxed"]
+    arguments["overrides"] = (*arguments["overrides"], "reward.options.word=boxed")
     third = rescore(run, capsys, rounds="2", **arguments)
     assert len(log.read_text()) == 12  # another option: nothing that lies there counts
     assert third["rounds"][0]["transitions"] == {"ok -> wrong": 2, "wrong -> ok": 1}
-    assert not Path(run.uri, "rescored").exists()
+    assert not Path(run.uri, "branches").exists()
 
 
 def test_smoothing_goes_through_every_round(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
-    overrides = ["reward.components.right={reward: math}", "reward.smoothing=0.5"]
+    overrides = ("reward.components.right={reward: math}", "reward.smoothing=0.5")
     found = rescore(run, capsys, overrides=overrides)
     state = Path(found["out"]) / "rounds/0003/rewards/smoothing.json"
     means = [2.1 / 4, 2.1 / 4, 1 / 4]
@@ -107,20 +107,28 @@ def test_smoothing_goes_through_every_round(run: Run, capsys: pytest.CaptureFixt
     ("arguments", "words"),
     [
         ({"reward": "maths"}, r"reward\.name 'maths' is not known"),
-        ({"overrides": ["seed=3"]}, "--set 'seed=3': rescore changes the reward only"),
-        ({"overrides": ["reward.corect=3"]}, r"unknown key 'reward\.corect'; known here: .*correct"),
-        ({"overrides": ["reward.components.a={reward: math, wait: 1}"]}, "known here: options, reward, weight"),
+        ({"overrides": ("seed=3",)}, "--set 'seed=3': rescore changes the reward, the advantage and"),
+        ({"overrides": ("update.learning_rate=1",)}, "add --retrain"),
+        ({"advantage": "grup"}, r"'advantage\.estimator' can't be 'grup'"),
+        ({"advantage": "rank", "overrides": ("advantage.ddof=0",)}, "estimator rank does not read it"),
+        ({"retrain": True, "overrides": ("update.leaning_rate=1",)}, r"unknown key 'update\.leaning_rate'"),
+        ({"advantage": "rank", "rounds": "1-3"}, "rollouts and rewards of rounds 1 to 2"),
+        ({"retrain": True}, "has no rollouts, rewards and gates yet"),
+        ({"evaluate": True}, "add --retrain"),
+        ({"name": "../x"}, "--name '../x' can't name a folder"),
+        ({"overrides": ("reward.corect=3",)}, r"unknown key 'reward\.corect'; known here: .*correct"),
+        ({"overrides": ("reward.components.a={reward: math, wait: 1}",)}, "known here: options, reward, weight"),
         ({"rounds": "x"}, "is no range"),
         ({"rounds": "2-9"}, "rollouts of rounds 1 to 3"),
         ({"rounds": "3-2"}, "rollouts of rounds 1 to 3"),
-        ({"out_dir": "RUN"}, "is a training run itself"),
+        ({"out": "RUN"}, "is a training run itself"),
     ],
 )
 def test_bad_input_is_one_sentence_and_leaves_nothing(
     run: Run, capsys: pytest.CaptureFixture[str], arguments: dict[str, Any], words: str
 ) -> None:
-    if "out_dir" in arguments:
-        arguments = {"out_dir": run.uri}
+    if "out" in arguments:
+        arguments = {"out": run.uri}
     before = sorted(Path(run.uri).rglob("*"))
     with pytest.raises(UserError, match=words):
         rescore(run, capsys, **arguments)
@@ -136,8 +144,8 @@ def test_damaged_rollouts_are_not_scored(run: Run, capsys: pytest.CaptureFixture
 
 def test_a_table_for_people(run: Run) -> None:
     out = Console(file=io.StringIO(), width=200)
-    rescore_session(run.uri, "diversity", [], "2", None, False, out)
+    rescore_session(run.uri, Wish(reward="diversity", rounds="2"), False, out)
     said = out.file.getvalue()
     assert "round    2  4 of 4 changed  reward 0.525 -> 0.500  2 ok -> wrong, 2 wrong -> ok" in said
     assert "0002/b/0" in said
-    assert "rescored/diversity" in said
+    assert "branches/diversity" in said

@@ -12,6 +12,7 @@ def test_every_stage_of_a_run_is_a_completed_task(finished_run, prefect_server):
     assert {name for name, state in found["tasks"] if state == "Completed"} >= {
         "initial_policy-0000",
         "filter_prompts-0000",
+        "pull_labels-0001",
         "plan_round-0001",
         "generate_rollouts-0002",
         "score_rewards-0002",
@@ -60,7 +61,7 @@ def test_mlflow_holds_the_run_its_rounds_and_a_table_to_look_at(finished_run):
     names = {item.path for item in client.list_artifacts(parent.info.run_id)}
     assert {"config.yaml", "learning_curve.png", "prompts"} <= names
     tables = {item.path for item in client.list_artifacts(children[0].info.run_id)}
-    assert {"rollouts", "rewards", "advantages", "rollouts_table.json"} <= tables
+    assert {"rollouts", "rewards", "advantages", "labels", "rollouts_table.json", "report.html"} <= tables
 
 
 def test_equal_config_and_seed_give_equal_bytes(command, finished_run, tmp_path):

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from grpo_core.labels.config import LabelsConfig
 from grpo_core.labels.label import Label, from_table, latest, meaning, to_table
 
 
@@ -107,3 +108,8 @@ def test_the_last_word_depends_on_no_order_and_stays_the_last(rows: list[Label],
 @given(labels)
 def test_a_table_holds_them_whole(rows: list[Label]) -> None:
     assert from_table(to_table(rows)) == rows
+
+
+def test_off_is_off_however_yaml_reads_it() -> None:
+    assert [LabelsConfig.model_validate({"source": source}).source for source in (False, "off")] == ["off", "off"]
+    assert LabelsConfig().source == "mlflow"

@@ -4,6 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 import torch
 
@@ -75,10 +76,12 @@ def test_stopped_between_steps_it_ends_with_the_same_bits(
         model, reference = build(), build(seed=1)
         state = new_trainer_state(model, seed=0)
         rollouts = [replace(r, reward=number % 3 / 2) for number, r in enumerate(rollouts_of())]
+        steps: list[pa.Table] = []
         metrics = update_policy(
-            model, reference, rollouts, state, config, temperature=1.0, seed=3, round_number=1, checkpoints=folders
-        )
-        return outcome(model, state, metrics)
+            model, reference, rollouts, state, config, temperature=1.0, seed=3, round_number=1, checkpoints=folders,
+            on_step=steps.append,
+        )  # fmt: skip
+        return outcome(model, state, metrics) | {"steps": pa.concat_tables(steps).to_pylist()}
 
     alone = run(None)
     first = Folders(tmp_path / "at", every, stop_after)

@@ -10,8 +10,9 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from grpo_core.errors import UserError
-from grpo_core.prompts.config import DataConfig
+from grpo_core.prompts.config import DataConfig, SourceConfig
 from grpo_core.prompts.filters import FilteredPrompts, filter_prompts, prompt_identity
+from grpo_core.prompts.filters_config import FiltersConfig
 from grpo_core.prompts.gold import extract_gold
 from grpo_core.prompts.sources import SourceRow, load_rows
 from grpo_core.schemas import PROMPTS, REJECTED
@@ -44,7 +45,8 @@ def _filter(
     cells: list[tuple[object, object]], tokenizer: PreTrainedTokenizerFast = TOKENIZER, seed: int = 0, **keys: Any
 ) -> FilteredPrompts:
     rows = [SourceRow(index, prompt, gold) for index, (prompt, gold) in enumerate(cells)]
-    return filter_prompts(rows, DataConfig(**{"eval_size": 1, **keys}), tokenizer, seed)
+    config = DataConfig(**{"eval_size": 1, **keys})
+    return filter_prompts([(config.mix[0], rows)], [], config, tokenizer, seed)
 
 
 def _kept(filtered: FilteredPrompts) -> list[dict[str, Any]]:
@@ -69,10 +71,11 @@ def test_every_row_is_kept_or_rejected_with_its_reason() -> None:
             (["a", "list"], "1"),
             ("a record as gold", {"value": 1}),
             ("  What is 1 + 1? ", "2"),
-            ("What is 1 + 1?", "3"),  # 10
+            ("one prompt", "3"),  # 10
             ("x" * 31, "1"),
             ("no gold", "now there is"),  # 12 kept: the earlier row was no prompt
             (5, 51.0),  # 13 kept
+            ("one prompt", "4"),  # 14: nobody knows which of the two is right
         ],
         max_prompt_tokens=54,  # <user></user><assistant> are 24 bytes: 30 are left
     )
@@ -90,16 +93,17 @@ def test_every_row_is_kept_or_rejected_with_its_reason() -> None:
         (6, "empty box", r"so \boxed{}", "no_gold", r"no auto gold in 'so \\boxed{}'"),
         (7, None, "1", "not_text", "the prompt is a list, not text"),
         (8, "a record as gold", None, "not_text", "the gold is a dict, not text"),
-        (9, "What is 1 + 1?", "2", "duplicate", "same prompt as row 0"),
-        (10, "What is 1 + 1?", "3", "conflicting_gold", "same prompt as row 0, whose gold is '2'"),
+        (9, "What is 1 + 1?", "2", "duplicate", "same prompt as row 0 of additions"),
+        (10, "one prompt", "3", "conflicting_gold", "same prompt as row 14 of additions, whose gold is '4'"),
         (11, "x" * 31, "1", "too_long", "55 tokens, at most 54 allowed"),
+        (14, "one prompt", "4", "conflicting_gold", "same prompt as row 10 of additions, whose gold is '3'"),
     ]
     assert filtered.counts == {
         "not_text": 2,
         "empty_prompt": 3,
         "no_gold": 3,
         "duplicate": 1,
-        "conflicting_gold": 1,
+        "conflicting_gold": 2,
         "too_long": 1,
     }
     assert filtered.train.schema.equals(PROMPTS)
@@ -207,15 +211,25 @@ def test_no_prompt_left_is_a_user_error(cells: list[tuple[object, object]]) -> N
 def test_progress_counts_up_to_all_prompts() -> None:
     heard: list[tuple[int, int]] = []
     rows = [SourceRow(n, f"question {n}", "1") for n in range(600)]
-    filter_prompts(rows, DataConfig(eval_size=1), TOKENIZER, 0, lambda done, total: heard.append((done, total)))
+    filter_prompts(
+        [(SourceConfig(), rows)],
+        [],
+        DataConfig(eval_size=1),
+        TOKENIZER,
+        0,
+        lambda done, total: heard.append((done, total)),
+    )
     assert heard == [(0, 600), (256, 600), (512, 600), (600, 600)]
 
 
 @needs_shared
-def test_gsm8k_is_kept_whole() -> None:
+def test_gsm8k_loses_the_one_problem_that_it_has_twice() -> None:
     config = DataConfig(source=str(SHARED / "gsm8k/train.jsonl"), max_prompt_tokens=1100)
-    filtered = filter_prompts(load_rows(config, 0), config, TOKENIZER, 0)
-    assert (filtered.train.num_rows, filtered.eval.num_rows, filtered.counts) == (7409, 64, {})
+    filtered = filter_prompts([(config.mix[0], load_rows(config, 0))], [], config, TOKENIZER, 0)
+    assert (filtered.train.num_rows, filtered.eval.num_rows, filtered.counts) == (7408, 64, {"near_duplicate": 1})
+    (twice,) = filtered.rejected.to_pylist()
+    assert twice["prompt"].startswith("Amanda received $50 as a gift. She plans to buy two cassette tapes")
+    assert twice["detail"].startswith("like row 2483 of ")
     golds = [row["gold"] for row in _kept(filtered)]
     assert golds[:2] == ["72", "10"]
     assert all(float(gold) == float(gold) and "," not in gold for gold in golds)
@@ -224,10 +238,15 @@ def test_gsm8k_is_kept_whole() -> None:
 @needs_shared
 def test_math_loses_the_two_empty_golds_and_its_solutions_hold_the_same_answers() -> None:
     answers, solutions = (
-        DataConfig(source=str(SHARED / "math/train.jsonl"), gold_column=column, max_prompt_tokens=10**5)
+        DataConfig(
+            source=str(SHARED / "math/train.jsonl"),
+            gold_column=column,
+            max_prompt_tokens=10**5,
+            filters=FiltersConfig(near_duplicates=None, contamination=None),
+        )
         for column in ("answer", "solution")
     )
-    filtered = filter_prompts(load_rows(answers, 0), answers, TOKENIZER, 0)
+    filtered = filter_prompts([(answers.mix[0], load_rows(answers, 0))], [], answers, TOKENIZER, 0)
     assert filtered.counts == {"no_gold": 2}
     by_row = {row["source_row"]: row["gold"] for row in _kept(filtered)}
     found = {row.index: extract_gold(str(row.gold), "auto") for row in load_rows(solutions, 0)}
@@ -237,5 +256,8 @@ def test_math_loses_the_two_empty_golds_and_its_solutions_hold_the_same_answers(
 @needs_shared
 def test_svamp_s_questions_without_their_story_are_found_out() -> None:
     config = DataConfig(source=str(SHARED / "svamp/SVAMP.json"), prompt_column="Question", gold_column="Answer")
-    filtered = filter_prompts(load_rows(config, 0), config, TOKENIZER, 0)
-    assert filtered.counts == {"duplicate": 35, "conflicting_gold": 361}
+    filtered = filter_prompts([(config.mix[0], load_rows(config, 0))], [], config, TOKENIZER, 0)
+    kept = [row["prompt"] for row in _kept(filtered)]
+    conflicts = [row["prompt"] for row in filtered.rejected.to_pylist() if row["reason"] == "conflicting_gold"]
+    assert not set(kept) & set(conflicts)
+    assert len(kept) + filtered.rejected.num_rows == 1000
