@@ -1,32 +1,35 @@
-"""Prove every artifact of a run on a schedule: harm is found before it is needed."""
+"""Verify a run on a schedule: harm is found before it is needed."""
 
-from collections import Counter
+from typing import Annotated, Any
 
 from prefect import flow
+from pydantic import Field
 
 from flows.places import Place
-from flows.stages import examine
+from flows.stages import stages_of
+from grpo_core.audit.choose import parse_rounds
 from grpo_core.errors import UserError
 from tasks.run import open_run
+from tasks.verify import verify_run
 
 
 @flow(name="audit")
-def audit(run_dir: Place) -> dict[str, int]:
-    """Prove every artifact byte by byte; what is not made yet is no harm, nor what a changed config has made stale.
-
-    Returns:
-        How many stages are in each state.
+def audit(
+    run_dir: Place,
+    rounds: Annotated[str | None, Field(description="1-3 or one number; by default all rounds.")] = None,
+    rewards: Annotated[bool, Field(description="Whether rewards and evaluations are scored again.")] = True,
+) -> dict[str, Any]:
+    """Compare a run's manifests, tables and MLflow record with what they should say, and return the report.
 
     Raises:
-        UserError: an artifact is damaged; the sentence names the first.
+        UserError: something differs; ``grpo-rounds audit verify`` says what.
     """
-    run = open_run(run_dir)
-    found = [status for number in run.rounds_on_disk() for status in examine(run, number)]
-    damaged = [status for status in found if status.condition.state == "damaged"]
-    if damaged:
-        first = damaged[0]
-        raise UserError(
-            f"{len(damaged)} stages of '{run.uri}' are damaged, first {first.stage} of round {first.round} "
-            f"({first.condition.why}); make them again with: grpo-rounds resume {run.uri}"
-        )
-    return dict(Counter(status.condition.state for status in found))
+    report = verify_run(
+        open_run(run_dir),
+        lambda run, number: [stage for _, stage in stages_of(run, number)],
+        rounds=parse_rounds(rounds, "rounds"),
+        rewards=rewards,
+    )
+    if not report.clean:
+        raise UserError(f"'{run_dir}' is not what it should be; see what differs: grpo-rounds audit verify {run_dir}")
+    return dict(report.as_dict())

@@ -80,7 +80,7 @@ class Bench:
     def await_worker(self) -> None:
         """Wait until the worker is gone."""
         assert self._worker is not None
-        self._worker.wait(timeout=120)
+        self._worker.wait(timeout=300)
 
     def restart_server(self) -> None:
         """Down, and up again at the same address with the same database."""
@@ -184,7 +184,7 @@ def tag_of(run: Path) -> str:
     return f"grpo-run-{json.loads((run / 'run.json').read_text())['run_id']}"
 
 
-def until(holds: Callable[[], object], told: Callable[[], str] = lambda: "it never came", seconds: float = 120) -> None:
+def until(holds: Callable[[], object], told: Callable[[], str] = lambda: "it never came", seconds: float = 300) -> None:
     """Wait until something holds."""
     deadline = time.monotonic() + seconds
     while not holds():
