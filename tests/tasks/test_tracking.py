@@ -1,41 +1,30 @@
+"""What MLflow holds of a run: once, whatever happens in between."""
+
 import contextlib
 import json
-import os
-import shutil
-import socket
 import subprocess
 import sys
 import time
-import urllib.request
-from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import pyarrow as pa
 import pytest
 from mlflow import MlflowClient
-from mlflow.entities import ViewType
-from mlflow.server.constants import (
-    ARTIFACT_ROOT_ENV_VAR,
-    ARTIFACTS_DESTINATION_ENV_VAR,
-    BACKEND_STORE_URI_ENV_VAR,
-    SERVE_ARTIFACTS_ENV_VAR,
+from recorded_run import (
+    files,
+    held,
+    make_run,
+    write_evaluation,
+    write_round,
+    write_start,
 )
 
 from grpo_core.artifacts import ArtifactWriter, Fingerprint
-from grpo_core.config import RunConfig
-from grpo_core.errors import UserError
-from grpo_core.schemas import ADVANTAGES, EVALUATION, PLAN, PROMPTS, REJECTED, REWARDS, ROLLOUTS, rollout_id
 from tasks.learning_curve import learning_curve
-from tasks.rollout_table import rollout_table
-from tasks.run import Run, create_or_open, open_run, round_folder
+from tasks.run import Run, open_run, round_folder
 from tasks.tracking import Tracker
 from tasks.tracking_facts import metric_points, read_round
 
-G = 4
-PROMPT_IDS = [f"p{number}" for number in range(6)]
-ROUND = ("plan.parquet", "rollouts", "rewards", "advantages", "policy")
 WRITES = (
     "create_experiment",
     "create_run",
@@ -46,166 +35,6 @@ WRITES = (
     "set_terminated",
     "update_run",
 )
-
-
-@pytest.fixture(autouse=True)
-def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
-    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "60")
-
-
-def make_run(folder: Path, **config: Any) -> Run:
-    tracking = {"table_rows": 2 * G} | config.pop("tracking", {})
-    values = {"name": "demo", "seed": 3, "rounds": 3, "tracking": tracking} | config
-    return create_or_open(str(folder / "demo"), RunConfig.model_validate(values))[0]
-
-
-def write(run: Run, location: str, stage: str, number: int, tables: dict[str, pa.Table], metrics: dict) -> None:
-    writer = ArtifactWriter(run.artifact(location), Fingerprint(stage, number, 1, {}, {}))
-    for name, table in tables.items():
-        writer.write_table(name, table)
-    writer.finish(metrics)
-
-
-def write_prompts(run: Run) -> None:
-    def prompts(ids: Sequence[str]) -> pa.Table:
-        rows = [
-            {"prompt_id": i, "source": "s", "source_row": n, "prompt": f"What is {i}?", "gold": "1", "prompt_ids": [1]}
-            for n, i in enumerate(ids)
-        ]
-        return pa.Table.from_pylist(rows, schema=PROMPTS)
-
-    rejected = [
-        {"source": "s", "source_row": n, "prompt": None, "gold": None, "reason": reason, "detail": "d"}
-        for n, reason in enumerate(["no_gold", "duplicate", "no_gold"])
-    ]
-    tables = {
-        "train.parquet": prompts(PROMPT_IDS),
-        "eval.parquet": prompts(["e0", "e1"]),
-        "rejected.parquet": pa.Table.from_pylist(rejected, schema=REJECTED),
-    }
-    write(run, "prompts", "filter_prompts", 0, tables, {"train": 6.0, "eval": 2.0, "rejected_no_gold": 2.0})
-
-
-def write_start(run: Run) -> None:
-    write(run, round_folder(0, "policy"), "initial_policy", 0, {}, {"parameters": 12.0})
-    write_evaluation(run, 0, 0.25)
-
-
-def write_evaluation(run: Run, number: int, accuracy: float) -> None:
-    rows = [
-        {"prompt_id": "e0", "mode": "greedy", "sample_index": 0, "completion_ids": [5], "text": "1"}
-        | {"finish_reason": "stop", "verdict": "ok", "extracted": "1", "gold": "1", "reward": 1.0}
-    ]
-    table = pa.Table.from_pylist(rows, schema=EVALUATION)
-    metrics = {"accuracy": accuracy, "accuracy_stderr": 0.1, "pass@2": 0.5}
-    write(run, round_folder(number, "evaluation"), "evaluate_policy", number, {"evaluation.parquet": table}, metrics)
-
-
-def write_round(run: Run, number: int, parts: Sequence[str] = ROUND, **policy_metrics: float) -> None:
-    """A round of two shards of three groups; sample 0 is right, sample 3 has no reward."""
-    keys = [
-        {"rollout_id": rollout_id(number, p, i), "round": number, "prompt_id": p, "sample_index": i}
-        for p in PROMPT_IDS
-        for i in range(G)
-    ]
-    sampling = {"seed": 2**64 - 1, "temperature": 1.0, "top_p": 1.0, "top_k": 0, "max_new_tokens": 9}
-    engine = {"policy_digest": "d", "engine": "e", "engine_version": "1"}
-    rollouts = [
-        key
-        | {"prompt_ids": [1], "completion_ids": [7] * (key["sample_index"] + 1), "finish_reason": "stop"}
-        | {"logprobs": [-0.5] * (key["sample_index"] + 1), "text": f"\\boxed{{{key['sample_index']}}} é"}
-        | sampling
-        | engine
-        for key in keys
-    ]
-    rewards = [
-        key
-        | {"verdict": ["ok", "wrong", "unparsable", "timeout"][key["sample_index"]]}
-        | {"extracted": ["1", "2", None, None][key["sample_index"]], "gold": "1", "components": [("correct", 1.0)]}
-        | {"reward": [1.0, 0.0, 0.0, None][key["sample_index"]], "detail": ""}
-        for key in keys
-    ]
-    advantages = [
-        key
-        | {"reward": [1.0, 0.0, 0.0, None][key["sample_index"]], "group_size": G, "group_valid": 3}
-        | {"group_mean": 1 / 3, "group_std": 0.5, "zero_variance": False}
-        | {"advantage": [1.25, -0.75, -0.75, 0.0][key["sample_index"]], "in_loss": key["sample_index"] < 3}
-        for key in keys
-    ]
-    columns = {"epoch": 0, "turn": "epoch", "reserve": False}
-    plan = [{"position": n, "prompt_id": p, **columns} for n, p in enumerate(PROMPT_IDS)]
-
-    def shards(rows: list[dict], schema: pa.Schema) -> dict[str, pa.Table]:
-        table = pa.Table.from_pylist(rows, schema=schema)
-        return {"shard-00000.parquet": table.slice(0, 3 * G), "shard-00001.parquet": table.slice(3 * G)}
-
-    made = {
-        "plan.parquet": ("plan_round", {"plan.parquet": pa.Table.from_pylist(plan, schema=PLAN)}, {"epoch": 0.0}),
-        "rollouts": ("generate_rollouts", shards(rollouts, ROLLOUTS), {"completion_length_mean": 2.5}),
-        "rewards": ("score_rewards", shards(rewards, REWARDS), {"accuracy": number / 4, "reward_mean": number / 3}),
-        "advantages": ("compute_advantages", shards(advantages, ADVANTAGES), {"zero_variance_share": 0.5}),
-        "policy": ("update_policy", {}, {"kl": 0.01 * number, "entropy": 1.0} | policy_metrics),
-    }
-    for name in parts:
-        stage, tables, metrics = made[name]
-        write(run, round_folder(number, name), stage, number, tables, metrics)
-
-
-@pytest.fixture(scope="module")
-def empty_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A store with all its tables and nothing in them: making one takes more than a second."""
-    file = tmp_path_factory.mktemp("store") / "mlflow.db"
-    MlflowClient(tracking_uri=f"sqlite:///{file}").search_experiments()
-    return file
-
-
-@pytest.fixture
-def run(tmp_path: Path, empty_store: Path) -> Run:
-    """Two rounds and an evaluation before and after."""
-    shutil.copy(empty_store, tmp_path / "mlflow.db")
-    made = make_run(tmp_path)
-    write_start(made)
-    write_prompts(made)
-    write_round(made, 1)
-    write_round(made, 2)
-    write_evaluation(made, 2, 0.75)
-    return made
-
-
-def held(run: Run, uri: str | None = None) -> dict[str, Any]:
-    """All that MLflow holds, by run name and free of the ids that it makes up itself."""
-    client = MlflowClient(tracking_uri=uri or Tracker(run).place.uri)
-    experiment = client.get_experiment_by_name(run.config.tracking.experiment)
-    runs = client.search_runs([experiment.experiment_id], run_view_type=ViewType.ALL)
-    names = {found.info.run_id: found.info.run_name for found in runs}
-    assert len(set(names.values())) == len(runs), names
-    holdings = {}
-    for found in runs:
-        identity, tags = found.info.run_id, dict(found.data.tags)
-        if "mlflow.parentRunId" in tags:
-            tags["mlflow.parentRunId"] = names[tags["mlflow.parentRunId"]]
-        history = {key: client.get_metric_history(identity, key) for key in found.data.metrics}
-        holdings[found.info.run_name] = {
-            "info": (found.info.status, found.info.start_time, found.info.end_time, found.info.lifecycle_stage),
-            "tags": tags,
-            "params": found.data.params,
-            "metrics": {k: sorted((m.step, m.timestamp, m.value) for m in points) for k, points in history.items()},
-            "inputs": sorted(
-                (one.dataset.name, one.dataset.digest, *sorted((tag.key, tag.value) for tag in one.tags))
-                for one in found.inputs.dataset_inputs
-            ),
-            "files": dict(files(client, identity)),
-        }
-    return holdings
-
-
-def files(client: MlflowClient, run_id: str, folder: str = "") -> Iterator[tuple[str, bytes]]:
-    for found in client.list_artifacts(run_id, folder):
-        if found.is_dir:
-            yield from files(client, run_id, found.path)
-        else:
-            yield found.path, Path(client.download_artifacts(run_id, found.path)).read_bytes()
 
 
 def test_everything_is_there(run):
@@ -396,208 +225,6 @@ def test_long_values_are_no_params(run):
     params = params_of(run.config.model_copy(update={"tracking": long}))
     assert "tracking.experiment" not in params
     assert params["tracking.table_rows"] == "8"
-
-
-def test_the_table_is_what_log_table_would_write(run, monkeypatch):
-    tracker = Tracker(run)
-    tracker.sync()
-    client = MlflowClient(tracking_uri=tracker.place.uri)
-    experiment = client.get_experiment_by_name("grpo-rounds").experiment_id
-    child = next(found for found in client.search_runs([experiment]) if found.info.run_name == "round-0001")
-    other = client.create_run(experiment)
-    client.log_table(other.info.run_id, rollout_table(run, 1, 2 * G), "rollouts_table.json")
-    ours, theirs = (dict(files(client, one.info.run_id))["rollouts_table.json"] for one in (child, other))
-    assert ours == theirs
-    tags = [client.get_run(one.info.run_id).data.tags["mlflow.loggedArtifacts"] for one in (child, other)]
-    assert tags[0] == tags[1]
-
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", tracker.place.uri)
-    table = client.load_table(experiment, "rollouts_table.json", run_ids=[child.info.run_id])
-    assert len(table) == 2 * G
-    assert table["advantage"].tolist() == [1.25, -0.75, -0.75, 0.0] * 2
-    assert table["completion_length"].tolist() == [1, 2, 3, 4] * 2
-    assert table["verdict"].tolist() == ["ok", "wrong", "unparsable", "timeout"] * 2
-    assert np.isnan(table["reward"][3])
-    assert table["completion"][1] == "\\boxed{1} é"
-    prompts = [f"What is {one.split('/')[1]}?" for one in table["rollout_id"]]
-    assert table["prompt"].tolist() == prompts
-
-    reasons = client.load_table(experiment, "rejected_reasons.json", run_ids=[tracker.run_id])
-    assert dict(zip(reasons["reason"], reasons["rows"], strict=True)) == {"duplicate": 1, "no_gold": 2}
-
-
-@pytest.mark.parametrize(("rows", "groups"), [(1, 1), (G, 1), (2 * G - 1, 1), (3 * G, 3), (1000, 6)])
-def test_the_table_takes_whole_groups(run, rows, groups):
-    table = rollout_table(run, 1, rows)
-    prompt_ids = [one.split("/")[1] for one in table["rollout_id"]]
-    assert len(table) == groups * G
-    assert {prompt_ids.count(one) for one in prompt_ids} == {G}
-
-
-def test_other_rounds_show_other_groups(run):
-    chosen = []
-    for number in range(1, 3):
-        chosen.append(sorted({one.split("/")[1] for one in rollout_table(run, number, 2 * G)["rollout_id"]}))
-    assert chosen[0] != chosen[1]
-
-
-def test_no_table_is_made_when_none_is_wanted(tmp_path):
-    run = make_run(tmp_path, tracking={"table_rows": 0})
-    write_prompts(run)
-    write_round(run, 1)
-    Tracker(run).sync()
-    assert "rollouts_table.json" not in held(run)["round-0001"]["files"]
-
-
-def test_a_store_that_is_away_is_one_sentence_and_made_good_later(tmp_path):
-    (tmp_path / "store").write_text("in the way")
-    run = make_run(tmp_path, tracking={"uri": f"sqlite:///{tmp_path}/store/mlflow.db"})
-    write_prompts(run)
-    write_start(run)
-    write_round(run, 1)
-    tracker = Tracker(run)
-    tracker.set_status("RUNNING")
-    assert tracker.run_id is None
-    assert tracker.sync([1]) == tracker.problem
-    assert tracker.problem.endswith(f"rebuild it with: grpo-rounds track {run.uri}")
-    assert "\n" not in tracker.problem
-    (tmp_path / "store").unlink()
-    write_round(run, 2)
-    assert tracker.sync([2]) is None  # and the round that it owes
-    assert tracker.problem is None
-    assert sorted(held(run)) == ["demo", "round-0001", "round-0002"]
-    tracker.set_status("FINISHED")
-    assert held(run)["demo"]["info"][0] == "FINISHED"
-
-
-def test_a_status_told_in_vain_is_told_again(tmp_path):
-    (tmp_path / "store").write_text("in the way")
-    run = make_run(tmp_path, tracking={"uri": f"sqlite:///{tmp_path}/store/mlflow.db"})
-    write_start(run)
-    tracker = Tracker(run)
-    tracker.set_status("FAILED")
-    (tmp_path / "store").unlink()
-    assert tracker.sync() is None
-    assert held(run)["demo"]["info"][0] == "FAILED"
-
-
-def free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return int(free.getsockname()[1])
-
-
-def test_a_server_that_comes_up_late_gets_the_whole_record(tmp_path, empty_store):
-    port = free_port()
-    run = make_run(tmp_path, tracking={"uri": f"http://127.0.0.1:{port}"})
-    write_start(run)
-    write_prompts(run)
-    write_round(run, 1)
-    tracker = Tracker(run)
-    assert tracker.ui_command == f"http://127.0.0.1:{port}"
-    assert "Max retries exceeded" in tracker.sync()
-
-    # MLflow's own server without its command, which takes half a minute to come up on a busy machine.
-    shutil.copy(empty_store, tmp_path / "server.db")
-    environment = {
-        BACKEND_STORE_URI_ENV_VAR: f"sqlite:///{tmp_path}/server.db",
-        ARTIFACT_ROOT_ENV_VAR: "mlflow-artifacts:/",
-        ARTIFACTS_DESTINATION_ENV_VAR: f"{tmp_path}/artifacts",
-        SERVE_ARTIFACTS_ENV_VAR: "true",
-    }
-    code = f"from mlflow.server import app; app.run('127.0.0.1', {port}, threaded=True)"
-    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    server = subprocess.Popen([sys.executable, "-c", code], env=os.environ | environment, **quiet)
-    while server.poll() is None:
-        with contextlib.suppress(OSError), urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=5):
-            break
-        time.sleep(0.2)
-    try:
-        assert tracker.sync([]) is None
-        before = held(run)
-        assert "rollouts_table.json" in before["round-0001"]["files"]
-        assert len(before["demo"]["inputs"]) == 2
-        assert Tracker(run).sync() is None
-        assert held(run) == before
-    finally:
-        server.kill()
-        server.wait()
-    assert (tmp_path / "artifacts").is_dir()
-
-
-@pytest.mark.parametrize(
-    "uri", ["mlruns", "file:///mlruns", "sqlite:mlflow.db", "sqlite://", "htp://host", "http://", "http://[x"]
-)
-def test_an_address_of_no_store_is_refused(tmp_path, uri, monkeypatch):
-    run = make_run(tmp_path, tracking={"uri": uri})
-    with pytest.raises(UserError, match=r"^tracking\.uri is "):
-        Tracker(run)
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
-    with pytest.raises(UserError, match=r"^MLFLOW_TRACKING_URI is "):
-        Tracker(make_run(tmp_path))
-    assert [path.name for path in tmp_path.iterdir()] == ["demo"]
-
-
-def test_how_to_look_at_the_record(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    program = os.path.join(os.path.dirname(sys.executable), "mlflow")
-    run = make_run(tmp_path / "runs")
-    assert Tracker(run).ui_command == f"{program} ui --backend-store-uri sqlite:///runs/mlflow.db --port 5000"
-    assert Tracker(run).place.artifacts == str(tmp_path / "runs/mlartifacts")
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", "https://me:secret@host:1/x")
-    assert Tracker(run).ui_command == "https://me:***@host:1/x"
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", "postgresql+psycopg2://me:secret@host/x")
-    assert "secret" not in Tracker(run).ui_command
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"http://me:secret@127.0.0.1:{free_port()}")
-    problem = Tracker(run).sync()
-    assert "127.0.0.1" in problem
-    assert "secret" not in problem
-    assert not (tmp_path / "runs/mlflow.db").exists()
-
-
-def test_a_remote_run_is_mirrored_too(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    run = create_or_open(f"memory://{tmp_path.name}/demo", RunConfig(name="demo"))[0]
-    write_start(run)
-    write_prompts(run)
-    write_round(run, 1)
-    tracker = Tracker(run)
-    assert tracker.sync() is None
-    assert (tmp_path / "runs/mlflow.db").exists()
-    child = held(run)["round-0001"]["files"]
-    assert child["rewards/shard-00001.parquet"] == run.store.read_bytes(round_folder(1, "rewards/shard-00001.parquet"))
-
-
-def test_a_deleted_experiment_is_told_at_once_but_never_in_the_middle(run):
-    tracker = Tracker(run)
-    tracker.sync()
-    client = MlflowClient(tracking_uri=tracker.place.uri)
-    client.delete_experiment(client.get_experiment_by_name("grpo-rounds").experiment_id)
-    with pytest.raises(UserError, match=r"tracking\.experiment 'grpo-rounds' was deleted"):
-        Tracker(run).sync()
-    write_round(run, 3)
-    assert "grpo-rounds track" in tracker.sync([3])
-    assert "tracking.experiment" in tracker.sync([3])
-
-
-def test_a_run_deleted_in_mlflow_is_rebuilt(run):
-    tracker = Tracker(run)
-    tracker.sync()
-    MlflowClient(tracking_uri=tracker.place.uri).delete_run(tracker.run_id)
-    again = Tracker(run)
-    assert again.sync() is None
-    assert again.run_id != tracker.run_id
-
-
-def test_two_runs_of_one_experiment_keep_apart(run, tmp_path):
-    Tracker(run).sync()
-    other = create_or_open(str(tmp_path / "other"), run.config.model_copy(update={"name": "other"}))[0]
-    write_prompts(other)
-    write_start(other)
-    tracker = Tracker(other)
-    tracker.sync()
-    assert tracker.run_id != Tracker(run).run_id
-    assert sorted(held(run)) == ["demo", "other", "round-0001", "round-0002"]
 
 
 def test_the_curve_follows_the_rounds(run):
