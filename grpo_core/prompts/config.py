@@ -234,6 +234,8 @@ class DataConfig(SourceKeys):
         weighted = [source.weight is not None for source in self.sources]
         if any(weighted) and not all(weighted):
             raise ValueError("either all sources have a weight or none; give the others one, too")
+        if all((source.from_round or 1) > 1 for source in self.mix):
+            raise ValueError("no source has prompts for the first round; leave from_round out of one of them")
         if not self.eval_size and not self.eval_sources:
             raise ValueError("eval_size can't be 0 without eval_sources; hold some prompts out")
         return self
