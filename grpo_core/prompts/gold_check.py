@@ -76,12 +76,12 @@ class GoldCheck:
         self._others = others or {}
 
     def fingerprint(self, sources: Iterable[str]) -> dict[str, str]:
-        """What of the rewards of these sources may change a finding, as a digest for each that compares.
+        """What of the rewards of these sources may change a finding, as a digest for each whose reward compares.
 
         What a reward pays is not in it: more for a box leaves every finding as it is.
         """
-        configs = (self._reward_of(label) for label in sources)
-        return {config.name: reward_code(config) for config in configs if config is not None}
+        configs = {label: self._reward_of(label) for label in sources}
+        return {label: reward_code(config) for label, config in configs.items() if config is not None}
 
     def check(self, rows: Sequence[GoldRow]) -> list[GoldFinding]:
         """One finding a row, in order.
@@ -209,7 +209,9 @@ def _solved(row: GoldRow, reward: str) -> tuple[str, ...]:
         return ()
     boxes = final_boxes(row.solution)
     if boxes and reward == "math":
-        return (" and ".join(_boxed(text) for text in boxes),)
+        # A solution of several parts boxes the answer of each, with prose between: all of them are an answer, too.
+        every = dict.fromkeys(content(row.solution, box) for box in filled_boxes(row.solution)[0])
+        return tuple(" and ".join(map(_boxed, texts)) for texts in (boxes, every))
     marked = extract_gold(row.solution, "boxed") or extract_gold(row.solution, "gsm8k")
     return () if marked is None else _as_response(marked, reward)
 
