@@ -13,6 +13,7 @@ from typing import Any
 
 from grpo_core.prompts.gold import extract_gold
 from grpo_core.rewards.boxes import content, filled_boxes
+from grpo_core.rewards.code import fault_of_tests
 from grpo_core.rewards.config import RewardConfig
 from grpo_core.rewards.score import BUILT_IN, build_reward, reward_code
 from grpo_core.rewards.verdict import Sample, Score, Verdict
@@ -32,7 +33,9 @@ _NO_SIGN = re.compile(
 )
 _LONGEST_BETWEEN = 120
 _BASE = re.compile(r"(?<=\d)_\{?\d{1,2}\}?")
-_AT_FAULT = re.compile(r"the gold|there (?:is|are) no|tests are|mode is|entry_point")
+_AT_FAULT = re.compile(
+    r"the gold|there (?:is|are) no|tests are|mode is|entry_point|the tests (?:can't be compiled|never call)|the tests' check"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +137,16 @@ def _checked(rows: Sequence[GoldRow], config: RewardConfig) -> list[GoldFinding]
     is_code = config.name == "code"
     golds = _best(rows, [() if is_code else _as_response(row.gold, config.name) for row in rows], config)
     solved = _best(rows, [_code(row) if is_code else _solved(row, config.name) for row in rows], config)
-    return [_finding(*found) for found in zip(rows, golds, solved, strict=True)]
+    found = [_finding(*scores) for scores in zip(rows, golds, solved, strict=True)]
+    return [_without_reference(row) or one if is_code else one for row, one in zip(rows, found, strict=True)]
+
+
+def _without_reference(row: GoldRow) -> GoldFinding | None:
+    """Of code without a reference only whether its tests can be read is known."""
+    if row.solution and row.solution.strip():
+        return None
+    fault = fault_of_tests(Sample("", "", row.gold, extra=row.extra))
+    return GoldFinding("gold_unverified", fault) if fault else None
 
 
 def _best(rows: Sequence[GoldRow], responses: Sequence[tuple[str, ...]], config: RewardConfig) -> list[Score | None]:

@@ -96,7 +96,9 @@ def test_what_is_paid_is_no_part_of_the_fingerprint() -> None:
 def test_two_sources_of_one_reward_have_a_key_each() -> None:
     def key(seconds: float) -> dict[str, str]:
         others = {"b": RewardConfig(name="code", options={"timeout_seconds": 5})}
-        return GoldCheck(RewardConfig(name="code", options={"timeout_seconds": seconds}), others).fingerprint(["a", "b"])
+        return GoldCheck(RewardConfig(name="code", options={"timeout_seconds": seconds}), others).fingerprint(
+            ["a", "b"]
+        )
 
     assert key(5) != key(6)
 
@@ -116,7 +118,11 @@ def test_a_reference_must_pass_its_own_tests() -> None:
     found = check.check(rows)
     assert [finding.reason for finding in found] == ["", "", "gold_disagrees", ""]
     assert [finding.checked for finding in found] == [True, True, True, False]
-    assert _reason("x", "def f(): pass", check, extra={"tests": []}) == "gold_unverified"
+    for unusable in ("assert f(", "assert True", "def check(f): assert f() is None"):
+        assert _reason("x", "def f(): pass", check, extra={"tests": [unusable]}) == "gold_unverified"
+    for reference in ("def f(): pass", None):
+        assert _reason("x", reference, check, extra={"tests": []}) == "gold_unverified"
+        assert _reason("x", reference, check, extra={"tests": [1]}) == "gold_unverified"
 
 
 @needs_data
