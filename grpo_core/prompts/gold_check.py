@@ -34,7 +34,8 @@ _NO_SIGN = re.compile(
 _LONGEST_BETWEEN = 120
 _BASE = re.compile(r"(?<=\d)_\{?\d{1,2}\}?")
 _AT_FAULT = re.compile(
-    r"the gold|there (?:is|are) no|tests are|mode is|entry_point|the tests (?:can't be compiled|never call)|the tests' check"
+    r"the gold|there (?:is|are) no|tests are|mode is|entry_point"
+    r"|the tests (?:can't be compiled|never call)|the tests' check"
 )
 
 
