@@ -11,14 +11,16 @@ from grpo_core.prompts.rewards import check_source_reward
 from grpo_core.prompts.sources import load_rows
 from grpo_core.rewards.score import build_reward
 from grpo_core.storage import Store
-from tasks import filter_prompts, initial_policy
+from tasks import initial_policy
+from tasks.pools import pool_folder
+from tasks.run import with_joining_sources
 from tasks.tracking_place import place_of
 
 
 def checks(config: RunConfig, run_dir: str) -> list[Callable[[], object]]:
     """One call for each thing that the config points to: MLflow's address, rewards, device, model, each data source.
 
-    A run that has its starting policy and prompts already needs neither the model's nor the data's source any more.
+    A run that has its starting policy and the prompts of a source already needs neither the model nor that source.
     Each call raises UserError when its thing is not usable, NotHere when only this machine lacks it.
     """
     store = Store(run_dir)
@@ -31,8 +33,9 @@ def checks(config: RunConfig, run_dir: str) -> list[Callable[[], object]]:
         found.append(partial(check_source_reward, where, source, config.reward))
     if Artifact(store, initial_policy.FOLDER).manifest() is None:
         found.append(lambda: check_source(config.model))
-    if Artifact(store, filter_prompts.FOLDER).manifest() is None:
-        for where, source in config.data.places.items():
+    for where, source in with_joining_sources(run_dir, config).data.places.items():
+        first = 1 if where.startswith("data.eval_sources") else source.from_round or 1
+        if Artifact(store, pool_folder(first)).manifest() is None:
             found.append(partial(_first_row, source, config.seed, where))
     return found
 

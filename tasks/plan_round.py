@@ -6,11 +6,12 @@ from typing import Any
 import pyarrow.compute as pc
 from prefect import task
 
+from grpo_core.artifacts import digest_json
 from grpo_core.prompts.plan import Candidate
 from grpo_core.prompts.plan import plan_round as plan_prompts
 from grpo_core.schemas import Progress
 from tasks import track_difficulty
-from tasks.pools import pools_digest, training_prompts
+from tasks.pools import pools_digest, sources_at, training_prompts
 from tasks.run import Run, round_folder
 from tasks.stage import TASK_OPTIONS, Stage, Writers, execute, input_digest
 
@@ -19,6 +20,10 @@ STAGE_VERSION = 2
 
 def _inputs(run: Run, round_number: int) -> Mapping[str, str]:
     inputs = {"prompts": pools_digest(run, round_number)}
+    # Those of sources that join later are no part of it; and a weight alone has nothing to be weighed against.
+    weights = {source.label: source.weight for source in sources_at(run.config.data, round_number).sources}
+    if len(weights) > 1 and None not in weights.values():
+        inputs["weights"] = digest_json(weights)
     if round_number > 1:
         inputs["difficulty"] = input_digest(run, round_folder(round_number - 1, "difficulty"))
     return inputs
@@ -27,8 +32,7 @@ def _inputs(run: Run, round_number: int) -> Mapping[str, str]:
 def _config(run: Run) -> Mapping[str, Any]:
     data = run.config.data
     keys = {"prompts_per_round", "curriculum", "difficulty", "dynamic_sampling"}
-    weights = {source.label: source.weight for source in data.sources if source.weight is not None}
-    return {"data": data.model_dump(mode="json", include=keys), "weights": weights, "seed": run.config.seed}
+    return {"data": data.model_dump(mode="json", include=keys), "seed": run.config.seed}
 
 
 def _compute(run: Run, round_number: int, writers: Writers, progress: Progress) -> Mapping[str, float]:
@@ -36,7 +40,7 @@ def _compute(run: Run, round_number: int, writers: Writers, progress: Progress) 
     plan = plan_prompts(
         [Candidate(**row) for row in rows],
         track_difficulty.known_before(run, round_number),
-        run.config.data,
+        sources_at(run.config.data, round_number),
         round_number=round_number,
         seed=run.config.seed,
     )

@@ -52,9 +52,11 @@ def _compute(run: Run, round_number: int, writers: Writers, progress: Progress) 
     ):
         generator.open()
         for shard in shards:
-            if shard.reserve and live >= needed:
+            is_there = rollouts.has(shard.name)
+            # What was drawn before a kill stays: a check that failed then and succeeds now would leave it unscored.
+            if shard.reserve and live >= needed and not is_there:
                 break
-            if not rollouts.has(shard.name):
+            if not is_there:
                 generator.generate(shard, shifted(progress, done, total))
             live += live_groups(scorer.score(shard.name))
             used.append(shard)

@@ -38,7 +38,7 @@ def store_run(
     for number, groups in texts.items():
         shards = {
             f"shard-{place:05d}.parquet": pa.Table.from_pylist(
-                [_rollout(number, prompt, index, text) for index, text in enumerate(group)], schema=ROLLOUTS
+                [rollout_row(number, prompt, index, text) for index, text in enumerate(group)], schema=ROLLOUTS
             )
             for place, (prompt, group) in enumerate(groups.items())
         }
@@ -46,7 +46,8 @@ def store_run(
     return run
 
 
-def _rollout(number: int, prompt: str, index: int, text: str) -> dict[str, Any]:
+def rollout_row(number: int, prompt: str, index: int, text: str) -> dict[str, Any]:
+    """A row of ``schemas.ROLLOUTS``."""
     ids = list(text.encode())
     return {
         "rollout_id": rollout_id(number, prompt, index),

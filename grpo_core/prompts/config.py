@@ -231,9 +231,14 @@ class DataConfig(SourceKeys):
         labels = [source.label for source in (*self.mix, *self.eval_sources)]
         if twice := next((label for label in labels if labels.count(label) > 1), None):
             raise ValueError(f"two sources are called {twice!r}; give each a name of its own")
+        for place, source in enumerate(self.eval_sources):
+            if source.weight is not None or source.from_round is not None:
+                raise ValueError(f"eval_sources.{place} has a weight or a from_round; no round takes held-out prompts")
         weighted = [source.weight is not None for source in self.sources]
         if any(weighted) and not all(weighted):
             raise ValueError("either all sources have a weight or none; give the others one, too")
+        if all((source.from_round or 1) > 1 for source in self.mix):
+            raise ValueError("no source has prompts for the first round; leave from_round out of one of them")
         if not self.eval_size and not self.eval_sources:
             raise ValueError("eval_size can't be 0 without eval_sources; hold some prompts out")
         return self

@@ -2,25 +2,17 @@
 
 import difflib
 import importlib.metadata
-import json
-import math
 from collections.abc import Iterator, Mapping
-from typing import Any
-
-import numpy as np
 
 from grpo_core.errors import NotHere, UserError
 from grpo_core.prompts.config import REASONING_GYM_ROWS, AdditionsConfig, SourceKeys
+from grpo_core.prompts.gym_entries import gym_entries
 from grpo_core.prompts.known import REASONING_GYM
 from grpo_core.prompts.rows import SourceRow
-from grpo_core.rewards.reasoning_gym import NO_ANSWER
 from grpo_core.seeding import hash64
 
 ADDITIONS_VERSION = 1
 """Raised when the same seed would make other sums."""
-
-# Where a set has no answer of its own, since many are right, its entries show one here.
-_EXAMPLES = ("example_answer", "example_correct_answer", "possible_answer")
 
 
 def additions(config: AdditionsConfig, seed: int) -> Iterator[Mapping[str, str]]:
@@ -80,40 +72,10 @@ def reasoning_gym(config: SourceKeys, seed: int) -> Iterator[SourceRow]:
             )
     size = config.limit or REASONING_GYM_ROWS
     try:
-        dataset = reasoning_gym.create_dataset(name, size=size, seed=reasoning_gym_seed(seed), **config.options)
+        reasoning_gym.create_dataset(name, size=size, seed=reasoning_gym_seed(seed), **config.options)
     except (TypeError, ValueError, AssertionError, OSError) as error:
         mend = "change data.options" if config.options else "take another of its sets"
         raise UserError(f"data.source: reasoning-gym can't make '{name}' ({error}); {mend}.") from error
-    for index, entry in enumerate(dataset):
-        kept = _plain(entry)
-        extra = {"dataset": name, "options": config.options, "entry": repr(kept)}
-        yield SourceRow(index, kept["question"], _gold(kept), None, extra)
-
-
-def _gold(entry: Mapping[str, Any]) -> str:
-    if entry["answer"] is not None:
-        return str(entry["answer"])
-    shown = next((entry["metadata"][key] for key in _EXAMPLES if entry["metadata"].get(key)), None)
-    if shown is None:
-        return NO_ANSWER
-    return shown if isinstance(shown, str) else json.dumps(shown)
-
-
-def _plain(value: Any) -> Any:
-    """The value in Python's own types, which a literal can hold: subclasses (enums, numpy's) become what they are.
-
-    Anything else becomes text: a fraction among the variables of gsm_symbolic is there for show, no scorer reads it.
-    """
-    if isinstance(value, np.generic):
-        value = value.item()
-    if isinstance(value, dict):
-        return {_plain(key): _plain(part) for key, part in value.items()}
-    if isinstance(value, (set, frozenset)):
-        return sorted(map(_plain, value), key=repr)  # the order of a set differs from process to process
-    for collection in (list, tuple):
-        if isinstance(value, collection):
-            return collection(_plain(part) for part in value)
-    for scalar in (str, bool, int, float):
-        if isinstance(value, scalar) and not (isinstance(value, float) and not math.isfinite(value)):
-            return scalar(value)
-    return None if value is None else str(value)
+    for index, made in enumerate(gym_entries(name, size, reasoning_gym_seed(seed), config.options)):
+        extra = {"dataset": name, "options": config.options, "entry": made["entry"]}
+        yield SourceRow(index, made["question"], made["gold"], None, extra)

@@ -13,6 +13,7 @@ from typing import Any
 
 from grpo_core.prompts.gold import extract_gold
 from grpo_core.rewards.boxes import content, filled_boxes
+from grpo_core.rewards.code import fault_of_tests
 from grpo_core.rewards.config import RewardConfig
 from grpo_core.rewards.score import BUILT_IN, build_reward, reward_code
 from grpo_core.rewards.verdict import Sample, Score, Verdict
@@ -32,7 +33,10 @@ _NO_SIGN = re.compile(
 )
 _LONGEST_BETWEEN = 120
 _BASE = re.compile(r"(?<=\d)_\{?\d{1,2}\}?")
-_AT_FAULT = re.compile(r"the gold|there (?:is|are) no|tests are|mode is|entry_point")
+_AT_FAULT = re.compile(
+    r"the gold|there (?:is|are) no|tests are|mode is|entry_point"
+    r"|the tests (?:can't be compiled|never call)|the tests' check"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,12 +80,12 @@ class GoldCheck:
         self._others = others or {}
 
     def fingerprint(self, sources: Iterable[str]) -> dict[str, str]:
-        """What of the rewards of these sources may change a finding, as a digest for each that compares.
+        """What of the rewards of these sources may change a finding, as a digest for each whose reward compares.
 
         What a reward pays is not in it: more for a box leaves every finding as it is.
         """
-        configs = (self._reward_of(label) for label in sources)
-        return {config.name: reward_code(config) for config in configs if config is not None}
+        configs = {label: self._reward_of(label) for label in sources}
+        return {label: reward_code(config) for label, config in configs.items() if config is not None}
 
     def check(self, rows: Sequence[GoldRow]) -> list[GoldFinding]:
         """One finding a row, in order.
@@ -134,7 +138,16 @@ def _checked(rows: Sequence[GoldRow], config: RewardConfig) -> list[GoldFinding]
     is_code = config.name == "code"
     golds = _best(rows, [() if is_code else _as_response(row.gold, config.name) for row in rows], config)
     solved = _best(rows, [_code(row) if is_code else _solved(row, config.name) for row in rows], config)
-    return [_finding(*found) for found in zip(rows, golds, solved, strict=True)]
+    found = [_finding(*scores) for scores in zip(rows, golds, solved, strict=True)]
+    return [_without_reference(row) or one if is_code else one for row, one in zip(rows, found, strict=True)]
+
+
+def _without_reference(row: GoldRow) -> GoldFinding | None:
+    """Of code without a reference only whether its tests can be read is known."""
+    if row.solution and row.solution.strip():
+        return None
+    fault = fault_of_tests(Sample("", "", row.gold, extra=row.extra))
+    return GoldFinding("gold_unverified", fault) if fault else None
 
 
 def _best(rows: Sequence[GoldRow], responses: Sequence[tuple[str, ...]], config: RewardConfig) -> list[Score | None]:
@@ -209,7 +222,9 @@ def _solved(row: GoldRow, reward: str) -> tuple[str, ...]:
         return ()
     boxes = final_boxes(row.solution)
     if boxes and reward == "math":
-        return (" and ".join(_boxed(text) for text in boxes),)
+        # A solution of several parts boxes the answer of each, with prose between: all of them are an answer, too.
+        every = dict.fromkeys(content(row.solution, box) for box in filled_boxes(row.solution)[0])
+        return tuple(" and ".join(map(_boxed, texts)) for texts in (boxes, every))
     marked = extract_gold(row.solution, "boxed") or extract_gold(row.solution, "gsm8k")
     return () if marked is None else _as_response(marked, reward)
 

@@ -5,6 +5,7 @@ goes between them. The code's process holds neither tests nor expected values, a
 compared with one; see ``inside`` and docs/code-reward.md. Programs that print are compared outside of any sandbox.
 """
 
+import ast
 import json
 import os
 import time
@@ -123,7 +124,7 @@ def _check_programs(code: Sequence[Sources], tests: Sequence[StdinTest], limits:
 
 def _tests(tests: object, mode: object) -> list[str] | list[StdinTest] | Finding:
     if isinstance(tests, str) and tests.lstrip()[:1] == "[":
-        tests = json.loads(tests)
+        tests = _listed(tests)
     if isinstance(tests, str):
         tests = [tests] if tests.strip() else []
     if not tests:
@@ -138,6 +139,22 @@ def _tests(tests: object, mode: object) -> list[str] | list[StdinTest] | Finding
             if all(isinstance(given, str) and isinstance(expected, str) for given, expected in pairs):
                 return [StdinTest(given, expected) for given, expected in pairs]
     return Finding(Verdict.ERROR, "tests are neither a list of Python source nor one of objects with input and output")
+
+
+def _listed(tests: str) -> object:
+    """A list that a table held as text, as JSON or as Python wrote it; anything else is source and stays as it is."""
+    for read in (json.loads, ast.literal_eval):
+        try:
+            return read(tests.strip())
+        except (ValueError, SyntaxError, RecursionError, MemoryError):
+            continue
+    return tests
+
+
+def fault_of_tests(sample: Sample) -> str:
+    """Why no code can be checked by the tests of a row; blank where it can. Nothing is run."""
+    found = _tests(sample.extra.get("tests", sample.gold), sample.extra.get("mode"))
+    return found.detail if isinstance(found, Finding) else ""
 
 
 def _score(config: CodeConfig, finding: Finding, extracted: str | None, seconds: float) -> Score:

@@ -85,3 +85,20 @@ def test_a_source_that_joins_gets_the_next_round_and_the_others_keep_theirs() ->
     assert with_joining_rounds(mixed, before, 1) == mixed  # nothing is planned yet
     named = mixed.model_copy(update={"sources": [s.model_copy(update={"from_round": 1}) for s in mixed.sources]})
     assert with_joining_rounds(named, before, 7) == named
+
+
+def test_a_source_whose_keys_changed_is_no_new_one_and_the_first_round_keeps_a_source() -> None:
+    def mixed(*sources: dict[str, object]) -> DataConfig:
+        return DataConfig.model_validate({"sources": list(sources)})
+
+    def rounds(data: DataConfig) -> list[int | None]:
+        return [source.from_round for source in with_joining_rounds(data, before, 7).sources]
+
+    before = mixed({"source": "a.jsonl"}, {"source": "b.jsonl", "from_round": 4})
+    assert rounds(mixed({"source": "a.jsonl", "limit": 9}, {"source": "b.jsonl", "limit": 9})) == [None, 4]
+    assert rounds(mixed({"source": "b.jsonl"}, {"source": "a.jsonl", "name": "renamed"})) == [4, None]
+    assert rounds(mixed({"source": "a.jsonl"}, {"source": "c.jsonl"})) == [None, 7]
+    assert rounds(mixed({"source": "c.jsonl"})) == [None]
+    assert rounds(mixed({"source": "c.jsonl"}, {"source": "b.jsonl"})) == [None, 4]
+    with pytest.raises(ValueError, match="no source has prompts for the first round"):
+        mixed({"source": "a.jsonl", "from_round": 2})

@@ -53,6 +53,8 @@ def test_the_answer_of_a_solution_is_its_last_box_and_what_is_joined_to_it(solut
         ("9", r"$\boxed{1}$ and $\boxed{9}$", "ambiguous_gold"),
         ("1, 9", r"$\boxed{1}$ and $\boxed{9}$", ""),
         ("9", r"$\boxed{9}$ and again $\boxed{9}$", ""),
+        ("5 and 10", r"(a) It is $\boxed{5}$. For (b) we double it: $\boxed{10}$.", ""),
+        ("5", r"(a) It is $\boxed{5}$. For (b) we double it: $\boxed{10}$.", "gold_disagrees"),
         ("2 - b", r"$\boxed{-b+2}$, or $\boxed{2 - b}$", ""),
         ("28_9", r"$\boxed{28}$ or $\boxed{28_9}$", ""),
         ("4", r"so $\boxed{3}$", "gold_disagrees"),
@@ -76,7 +78,7 @@ def test_a_reward_that_compares_with_no_gold_has_no_say() -> None:
     (found,) = own.check([GoldRow("How many?", "3", r"$\boxed{4}$")])
     assert (found.reason, found.checked, found.failed) == ("", False, False)
     assert own.fingerprint(["other"]) == {}
-    assert list(own.fingerprint(["other", "m"])) == ["math"]
+    assert list(own.fingerprint(["other", "m"])) == ["m"]
     assert _reason("3", r"$\boxed{4}$", own, source="m") == "gold_disagrees"
 
 
@@ -89,6 +91,16 @@ def test_of_components_the_one_that_gives_the_verdict_checks() -> None:
 
 def test_what_is_paid_is_no_part_of_the_fingerprint() -> None:
     assert GoldCheck(RewardConfig(correct=2.0)).fingerprint(["a"]) == MATH.fingerprint(["a"])
+
+
+def test_two_sources_of_one_reward_have_a_key_each() -> None:
+    def key(seconds: float) -> dict[str, str]:
+        others = {"b": RewardConfig(name="code", options={"timeout_seconds": 5})}
+        return GoldCheck(RewardConfig(name="code", options={"timeout_seconds": seconds}), others).fingerprint(
+            ["a", "b"]
+        )
+
+    assert key(5) != key(6)
 
 
 def test_golds_are_compared_as_the_reward_does() -> None:
@@ -106,7 +118,11 @@ def test_a_reference_must_pass_its_own_tests() -> None:
     found = check.check(rows)
     assert [finding.reason for finding in found] == ["", "", "gold_disagrees", ""]
     assert [finding.checked for finding in found] == [True, True, True, False]
-    assert _reason("x", "def f(): pass", check, extra={"tests": []}) == "gold_unverified"
+    for unusable in ("assert f(", "assert True", "def check(f): assert f() is None"):
+        assert _reason("x", "def f(): pass", check, extra={"tests": [unusable]}) == "gold_unverified"
+    for reference in ("def f(): pass", None):
+        assert _reason("x", reference, check, extra={"tests": []}) == "gold_unverified"
+        assert _reason("x", reference, check, extra={"tests": [1]}) == "gold_unverified"
 
 
 @needs_data

@@ -356,6 +356,18 @@ def test_reasoning_gym_makes_the_rows_of_a_seed() -> None:
         _read("reasoning-gym:leg_count")
 
 
+@pytest.mark.slow
+@pytest.mark.skipif(importlib.util.find_spec("reasoning_gym") is None, reason="reasoning-gym is not installed")
+@pytest.mark.parametrize("name", ["ransom_note", "list_functions"])
+def test_reasoning_gym_makes_the_same_rows_in_every_process(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    # The one chooses from a Python set, the other asks the module random.
+    made = []
+    for hashes in ("1", "2"):
+        monkeypatch.setenv("PYTHONHASHSEED", hashes)
+        made.append(_read(f"reasoning-gym:{name}", limit=2))
+    assert made[0] == made[1]
+
+
 # --- real data
 
 

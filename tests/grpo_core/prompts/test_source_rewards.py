@@ -76,3 +76,9 @@ def test_a_bad_reward_is_named_by_its_source(keys: dict[str, Any], message: str)
 def test_options_need_their_reward() -> None:
     with pytest.raises(ValidationError, match="reward_options needs reward"):
         SourceConfig(source="gsm8k", reward_options={"correct": 2})
+
+
+@pytest.mark.parametrize("keys", [{"weight": 2}, {"from_round": 3}])
+def test_what_no_held_out_source_can_have_is_refused(keys: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError, match=r"eval_sources\.0 has a weight or a from_round"):
+        DataConfig.model_validate({"source": "gsm8k", "eval_sources": [{"source": "math", **keys}]})

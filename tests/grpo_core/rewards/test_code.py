@@ -189,6 +189,15 @@ def test_a_broken_channel_is_wrong_even_where_tests_catch_everything() -> None:
 
 
 @pytest.mark.parametrize(
+    "tests",
+    ['["assert add(1, 2) == 3"]', " ['assert add(1, 2) == 3', 'assert add(0, 0) == 0']", "[add(1, 2)].index(3)"],
+)
+def test_a_list_of_tests_may_be_text_as_json_or_python_writes_it(tests: str) -> None:
+    assert one("```python\ndef add(a, b): return a + b\n```", tests=tests).verdict is Verdict.OK
+    assert one("```python\ndef add(a, b): return a - b - 9\n```", tests=tests).verdict is Verdict.WRONG
+
+
+@pytest.mark.parametrize(
     ("extra", "verdict", "words"),
     [
         ({}, Verdict.MISSING, "there are no tests"),
