@@ -10,7 +10,7 @@ from flows.train import writer
 from grpo_core.errors import UserError
 from tasks import filter_prompts, initial_policy
 from tasks.evaluate_policy import STAGE
-from tasks.run import open_run, round_folder
+from tasks.run import Run, open_run, round_folder
 from tasks.stage import execute, listener
 from tasks.tracking import Tracker
 
@@ -34,7 +34,19 @@ def evaluate_round(
     Raises:
         UserError: no such policy, one that is harmed, or someone else is writing the run.
     """
-    run = open_run(run_dir)
+    open_run(run_dir)  # a folder that holds no run gets no lock, either
+    with writer(run_dir, patience_seconds):
+        run = open_run(run_dir)  # whoever held the lock before may have changed its config and added rounds
+        number = _round_to_measure(run, run_dir, round_number)
+        with run.local_policy(number):
+            if hears := listener():
+                hears.stage_started(STAGE.name, number, "")
+            metrics = execute(STAGE, run, number)["metrics"]
+        problem = Tracker(run).sync([number])
+    return number, metrics, problem
+
+
+def _round_to_measure(run: Run, run_dir: str, round_number: int | None) -> int:
     rounds = [n for n in run.rounds_on_disk() if n <= run.config.rounds]
     finished = [n for n in rounds if run.artifact(round_folder(n, "policy")).manifest()]
     if not finished:
@@ -48,10 +60,4 @@ def evaluate_round(
             raise UserError(
                 f"'{run_dir}/{folder}' is {condition.state} ({condition.why}); run: grpo-rounds resume {run_dir}"
             )
-    with writer(run_dir, patience_seconds):
-        with run.local_policy(number):
-            if hears := listener():
-                hears.stage_started(STAGE.name, number, "")
-            metrics = execute(STAGE, run, number)["metrics"]
-        problem = Tracker(run).sync([number])
-    return number, metrics, problem
+    return number

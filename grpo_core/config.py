@@ -1,5 +1,6 @@
 """RunConfig: everything that decides what a run does, composed of the sections that stand beside their code."""
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args, get_origin
@@ -46,7 +47,8 @@ class TrackingConfig(BaseModel):
     @field_validator("uri")
     @classmethod
     def _holds_no_password(cls, uri: str | None) -> str | None:
-        if uri and "@" in uri and ":" in uri.partition("://")[2].rpartition("@")[0]:
+        before_host = uri.partition("://")[2].rpartition("@")[0] if uri else ""
+        if uri and (":" in before_host or re.search(r"[?&][^=]*(pass|pwd|token|secret)[^=]*=", uri, re.IGNORECASE)):
             raise ValueError(
                 "an address with a password belongs into MLFLOW_TRACKING_URI; a config is stored and shown"
             )

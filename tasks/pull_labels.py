@@ -77,9 +77,9 @@ def _asked(run: Run, round_number: int, known: list[Label]) -> tuple[list[Label]
             return _merged(run, round_number, known, _traces(run)), {}
     except failures as error:
         if run.config.labels.needed:
-            reason = place_of(run.uri, run.config.tracking).redact(str(error).strip().splitlines()[0][:200])
+            reason = place_of(run.uri, run.config.tracking).reason(error)
             raise UserError(
-                f"labels.needed is set and MLflow can't be asked for people's labels ({reason.rstrip('.')}); mend "
+                f"labels.needed is set and MLflow can't be asked for people's labels ({reason}); mend "
                 "that, or set labels.needed to false."
             ) from error
         return known, {"mlflow_unreachable": 1.0}

@@ -117,12 +117,14 @@ def _compare_updates(parent: Run, branch: Run, round_number: int) -> UpdateChang
     folder = round_folder(round_number, "policy")
     before, after = parent.artifact(folder).manifest(), branch.artifact(folder).manifest()
     assert after is not None, "the branch has finished the round"
-    generated = parent.artifact(round_folder(round_number - 1, "policy")).manifest()
+    # The rollouts say whose they are: not the parent's policy before, where that went back or is a branch itself.
+    rollouts = parent.artifact(round_folder(round_number, "rollouts")).manifest()
+    generated = rollouts.parts["inputs"].get("policy") if rollouts else None
     trained = branch.artifact(round_folder(round_number - 1, "policy")).manifest()
     return UpdateChange(
         policy_before=before.digest if before else None,
         policy_after=after.digest,
-        off_policy=generated is None or trained is None or generated.digest != trained.digest,
+        off_policy=trained is None or generated != trained.digest,
         metrics=metric_pairs(before.metrics if before else {}, after.metrics),
     )
 

@@ -125,9 +125,8 @@ class Tracker:
             if isinstance(error, UserError) and not self._was_contacted:
                 raise
             self._record = None
-            reason = self.place.redact((str(error).strip() or type(error).__name__).splitlines()[0][:200]).rstrip(".")
             self.problem = (
-                f"MLflow's record of '{self.run.uri}' is behind ({reason}); when the store is well again, rebuild it "
+                f"MLflow's record of '{self.run.uri}' is behind ({self.place.reason(error)}); when the store is well again, rebuild it "
                 f"with: grpo-rounds track {self.run.uri}"
             )
             return False

@@ -1,6 +1,7 @@
 """Where MLflow keeps the record of a run, and how to look at it there."""
 
 import os
+import re
 import shlex
 import sys
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from grpo_core.config import TrackingConfig
 from grpo_core.errors import UserError
 from grpo_core.storage import Store
 
+_IS_SECRET = re.compile(r"[^=]*(pass|pwd|token|secret)[^=]*=", re.IGNORECASE)
 _DATABASES = ("sqlite", "postgresql", "mysql", "mssql")
 
 
@@ -29,9 +31,17 @@ class Place:
         return Path(file).absolute() if file and file != ":memory:" else None
 
     def redact(self, text: str) -> str:
-        """The text without the address's password."""
-        password = urlsplit(self.uri).password
-        return text.replace(password, "***") if password else text
+        """The text without the address's passwords: the one before its host, and those among its parameters."""
+        parts = urlsplit(self.uri)
+        given = [parts.password, *(pair.partition("=")[2] for pair in parts.query.split("&") if _IS_SECRET.match(pair))]
+        for password in filter(None, given):
+            text = text.replace(password, "***")
+        return text
+
+    def reason(self, error: Exception) -> str:
+        """What a store that failed says, as a part of a sentence without passwords."""
+        said = self.redact(str(error).strip() or type(error).__name__)  # before it is cut, maybe inside of one
+        return said.splitlines()[0][:200].rstrip(".")
 
 
 def place_of(run_uri: str, config: TrackingConfig) -> Place:
@@ -67,8 +77,9 @@ def place_of(run_uri: str, config: TrackingConfig) -> Place:
 
 
 def _refusal(key: str, uri: str) -> UserError:
+    told = re.sub(r"(:/*).*@", r"\1***@", uri).partition("?")[0]  # in what is no address, a password may stand anywhere
     return UserError(
-        f"{key} is '{uri}', which is no address of an MLflow store; give sqlite:///FILE.db, another database's URL, or "
+        f"{key} is '{told}', which is no address of an MLflow store; give sqlite:///FILE.db, another database's URL, or "
         "a server's http:// or https:// URL."
     )
 

@@ -40,8 +40,8 @@ def compare_mlflow(report: Report, run: Run, rounds: Sequence[int]) -> None:
         with quiet():
             _compare(report, run, rounds, place.uri)
     except failures as error:
-        said = (str(error).strip() or type(error).__name__).splitlines()[0][:200]
-        report.add("MLflow", f"its record can't be read: {place_of(run.uri, run.config.tracking).redact(said)}")
+        reason = place_of(run.uri, run.config.tracking).reason(error)
+        report.add("MLflow", f"its record can't be read: {reason}")
 
 
 def _compare(report: Report, run: Run, rounds: Sequence[int], uri: str) -> None:

@@ -121,14 +121,15 @@ def test_smoothing_goes_through_every_round(run: Run, capsys: pytest.CaptureFixt
         ({"rounds": "x"}, "is no range"),
         ({"rounds": "2-9"}, "rollouts of rounds 1 to 3"),
         ({"rounds": "3-2"}, "rollouts of rounds 1 to 3"),
-        ({"out": "RUN"}, "is a training run itself"),
+        ({"out": ""}, "is a training run itself"),
+        ({"out": "/rounds/0009"}, "lies among the run's own files"),
     ],
 )
 def test_bad_input_is_one_sentence_and_leaves_nothing(
     run: Run, capsys: pytest.CaptureFixture[str], arguments: dict[str, Any], words: str
 ) -> None:
     if "out" in arguments:
-        arguments = {"out": run.uri}
+        arguments = {"out": run.uri + arguments["out"]}
     before = sorted(Path(run.uri).rglob("*"))
     with pytest.raises(UserError, match=words):
         rescore(run, capsys, **arguments)

@@ -44,6 +44,7 @@ def test_name_defaults_to_the_file_and_overrides_win(tmp_path):
         ("a: [", "line 1"),
         ("generation: {top_p: 0.9}", "update.old_logprobs"),
         ("tracking: {uri: 'postgresql://me:secret@host/db'}", "MLFLOW_TRACKING_URI"),
+        ("tracking: {uri: 'postgresql://host/db?user=me&password=secret'}", "MLFLOW_TRACKING_URI"),
         ("- 1", "must hold keys"),
     ],
 )
