@@ -144,9 +144,14 @@ def load_config(path: Path, overrides: list[str] | None = None, rounds: int | No
     Raises:
         UserError: the file, a key or a value is not usable; the sentence names it.
     """
+    if path.is_dir():
+        raise UserError(f"Config file '{path}' is a folder; go on with the run in it by: grpo-rounds resume {path}")
     try:
-        values = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
+        text = path.read_text(encoding="utf-8")
+        values = yaml.safe_load(text)
+    except UnicodeDecodeError as error:
+        raise UserError(f"Config file '{path}' is not UTF-8 ({error.reason}); save it as UTF-8.") from error
+    except OSError as error:
         raise UserError(f"Config file '{path}' can't be read; write one with: grpo-rounds init {path}") from error
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
@@ -154,6 +159,8 @@ def load_config(path: Path, overrides: list[str] | None = None, rounds: int | No
         raise UserError(
             f"Config file '{path}' is not YAML{place}; mend that line or start from: grpo-rounds init"
         ) from error
+    if not text.strip():  # what a cut or failed write leaves; comments alone are a config of defaults
+        raise UserError(f"Config file '{path}' is empty; remove it and write one with: grpo-rounds init {path}")
     values = {} if values is None else values
     if not isinstance(values, dict):
         raise UserError(f"Config file '{path}' must hold keys and values; start from: grpo-rounds init")
@@ -188,6 +195,8 @@ def _override(values: dict[str, Any], override: str) -> None:
         inner = place.get(part)
         if inner is None:
             inner = place[part] = {}
+        if isinstance(inner, list):
+            raise UserError(f"--set {override!r}: '{part}' is a list; change its entries in the config file.")
         if not isinstance(inner, dict):
             raise UserError(f"--set {override!r}: '{part}' is not a section; write it as --set section.key=value.")
         place = inner

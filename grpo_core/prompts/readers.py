@@ -17,6 +17,7 @@ from grpo_core.errors import NotHere, UserError
 FILE_SUFFIXES = (".jsonl", ".json", ".parquet", ".csv")
 
 _PROBE_SECONDS = 5.0
+_PARQUET_ROWS = 1024  # at a time; by itself `datasets` takes the first row group's number, and fails where that is 0
 
 Rows = Iterator[Mapping[str, Any]]
 
@@ -35,7 +36,7 @@ def read_file(path: Path) -> Rows:
         raise UserError(f"data.source '{path}' is not there; check the path.")
     try:
         if path.suffix == ".parquet":
-            yield from _stream("parquet", path)
+            yield from _stream("parquet", path, batch_size=_PARQUET_ROWS)
         elif path.suffix == ".csv":
             yield from _csv(path)
         else:

@@ -46,6 +46,7 @@ def test_name_defaults_to_the_file_and_overrides_win(tmp_path):
         ("tracking: {uri: 'postgresql://me:secret@host/db'}", "MLFLOW_TRACKING_URI"),
         ("tracking: {uri: 'postgresql://host/db?user=me&password=secret'}", "MLFLOW_TRACKING_URI"),
         ("- 1", "must hold keys"),
+        ("\n \n", "is empty"),
     ],
 )
 def test_bad_config_is_one_sentence_that_names_the_key(tmp_path, text, named):
@@ -75,6 +76,23 @@ def test_an_estimator_refuses_rewards_that_it_can_not_read(tmp_path, estimator, 
 def test_bad_override_is_one_sentence(tmp_path, override):
     with pytest.raises(UserError):
         load(tmp_path, "rounds: 2", overrides=[override])
+
+
+def test_an_override_into_a_list_says_where_to_change_it(tmp_path):
+    with pytest.raises(UserError, match="'sources' is a list; change its entries in the config file"):
+        load(tmp_path, "data: {sources: [{source: additions}]}", overrides=["data.sources.0.weight=2"])
+
+
+def test_comments_alone_are_the_defaults(tmp_path):
+    assert load(tmp_path, "# nothing changed\n").rounds == RunConfig().rounds
+
+
+def test_a_folder_or_a_binary_file_is_named_as_such(tmp_path):
+    with pytest.raises(UserError, match=r"is a folder; .* grpo-rounds resume"):
+        load_config(tmp_path)
+    (tmp_path / "mine.yaml").write_bytes(b"\xff\xfe")
+    with pytest.raises(UserError, match="is not UTF-8"):
+        load_config(tmp_path / "mine.yaml")
 
 
 def test_missing_file_is_one_sentence(tmp_path):

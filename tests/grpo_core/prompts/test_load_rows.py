@@ -135,6 +135,17 @@ def test_parquet_keeps_its_types(tmp_path: Path) -> None:
     assert _read(tmp_path / "rows.parquet") == [("a", 1), (None, None), ("c", 3)]
 
 
+def test_a_parquet_file_may_have_empty_row_groups(tmp_path: Path) -> None:
+    row = pa.table({"question": ["a"], "answer": ["1"]})
+    for name, tables in {"none.parquet": [row[:0]], "late.parquet": [row[:0], row]}.items():
+        with pq.ParquetWriter(tmp_path / name, row.schema) as writer:
+            for table in tables:
+                writer.write_table(table)
+    with pytest.raises(UserError, match="has no rows; give one that has"):
+        _read(tmp_path / "none.parquet")
+    assert len(_read(tmp_path / "late.parquet")) == 1
+
+
 def test_a_local_file_leaves_no_copy_in_the_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import datasets
 
