@@ -126,8 +126,8 @@ class Tracker:
                 raise
             self._record = None
             self.problem = (
-                f"MLflow's record of '{self.run.uri}' is behind ({self.place.reason(error)}); when the store is well again, rebuild it "
-                f"with: grpo-rounds track {self.run.uri}"
+                f"MLflow's record of '{self.run.uri}' is behind ({self.place.reason(error)}); when the store is well "
+                f"again, rebuild it with: grpo-rounds track {self.run.uri}"
             )
             return False
         finally:
