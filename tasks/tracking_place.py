@@ -79,8 +79,8 @@ def place_of(run_uri: str, config: TrackingConfig) -> Place:
 def _refusal(key: str, uri: str) -> UserError:
     told = re.sub(r"(:/*).*@", r"\1***@", uri).partition("?")[0]  # in what is no address, a password may stand anywhere
     return UserError(
-        f"{key} is '{told}', which is no address of an MLflow store; give sqlite:///FILE.db, another database's URL, or "
-        "a server's http:// or https:// URL."
+        f"{key} is '{told}', which is no address of an MLflow store; give sqlite:///FILE.db, another database's URL, "
+        "or a server's http:// or https:// URL."
     )
 
 

@@ -12,7 +12,7 @@ from tasks.tracking_place import place_of
 )
 def test_an_address_that_is_refused_keeps_its_password_to_itself(tmp_path, monkeypatch, uri):
     monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
-    with pytest.raises(UserError, match="^MLFLOW_TRACKING_URI is ") as refused:
+    with pytest.raises(UserError, match=r"^MLFLOW_TRACKING_URI is ") as refused:
         place_of(str(tmp_path / "run"), TrackingConfig())
     assert "secret" not in str(refused.value)
 
