@@ -264,9 +264,7 @@ def _require_free(run: Run, place: str) -> None:
         raise UserError(f"'{place}' is a training run itself, and a branch never goes into one; give --out another.")
     inside = f"{place}/".startswith(f"{run.uri}/")
     if inside and posixpath.dirname(place) != posixpath.join(run.uri, BRANCHES):
-        raise UserError(
-            f"'{place}' lies among the run's own files; give --out a folder outside of it, or leave it out."
-        )
+        raise UserError(f"'{place}' lies among the run's own files; give --out another, or leave it out.")
     if found is not None and found.parent_id != run.identity:
         raise UserError(f"'{place}' is a branch of another run, '{found.parent}'; give --out another.")
 

@@ -11,7 +11,7 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from grpo_core.labels.label import Label
+from grpo_core.labels.label import Label, meaning
 from grpo_core.report.pick import hash_order, worth_labelling
 from grpo_core.report.rows import Row
 from tasks import trace_ids
@@ -123,8 +123,8 @@ def _info(
         request_time=start,
         execution_duration=at - start,
         state=TraceState.OK,
-        request_preview=prompt[:_PREVIEW],
-        response_preview=row.text[:_PREVIEW],
+        request_preview=_storable(prompt)[:_PREVIEW],
+        response_preview=_storable(row.text)[:_PREVIEW],
         client_request_id=row.rollout_id,
         trace_metadata={**keys, "mlflow.sourceRun": run_id, "mlflow.trace_schema.version": "3"},
         tags={**keys, "mlflow.traceName": row.rollout_id, "run": run.config.name},
@@ -142,7 +142,12 @@ def _checks(row: Row, identity: str, at: int) -> list["Assessment"]:
 
 def _because(row: Row) -> str:
     found = "no answer found" if row.extracted is None else f"answer {row.extracted}"
-    return "; ".join(part for part in (found, f"gold {row.gold}", row.detail) if part)[:_PREVIEW]
+    return _storable("; ".join(part for part in (found, f"gold {row.gold}", row.detail) if part))[:_PREVIEW]
+
+
+def _storable(text: str) -> str:
+    """Without NUL, which a policy can write and PostgreSQL refuses in any text."""
+    return text.replace("\0", "\ufffd")
 
 
 def _assessment(identity: str, name: str, value: float | str, why: str | None, at: int) -> "Assessment":
@@ -174,7 +179,9 @@ def _person(label: Label) -> "Assessment":
         "create_time_ms": at,
         "last_update_time_ms": at,
     }
-    made = Expectation(**common) if label.kind == "gold" else Feedback(**common, rationale=label.rationale or None)
+    # As feedback, an expectation called "verdict" would be more than the comment that it was.
+    is_feedback = label.kind == meaning(label.name, label.value, is_expectation=False)[0]
+    made = Feedback(**common, rationale=label.rationale or None) if is_feedback else Expectation(**common)
     made.assessment_id = label.assessment_id
     return made
 

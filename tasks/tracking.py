@@ -125,9 +125,10 @@ class Tracker:
             if isinstance(error, UserError) and not self._was_contacted:
                 raise
             self._record = None
+            reason = self.place.reason(error)
             self.problem = (
-                f"MLflow's record of '{self.run.uri}' is behind ({self.place.reason(error)}); when the store is well "
-                f"again, rebuild it with: grpo-rounds track {self.run.uri}"
+                f"MLflow's record of '{self.run.uri}' is behind ({reason}); when the store is well again, rebuild it "
+                f"with: grpo-rounds track {self.run.uri}"
             )
             return False
         finally:

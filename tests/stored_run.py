@@ -34,7 +34,7 @@ def store_run(
         "eval.parquet": PROMPTS.empty_table(),
         "rejected.parquet": REJECTED.empty_table(),
     }
-    _write(run, "prompts", tables)
+    _write(run, "prompts", tables, train=float(len(prompts)), eval=0.0)
     for number, groups in texts.items():
         shards = {
             f"shard-{place:05d}.parquet": pa.Table.from_pylist(
@@ -70,8 +70,8 @@ def rollout_row(number: int, prompt: str, index: int, text: str) -> dict[str, An
     }
 
 
-def _write(run: Run, folder: str, tables: Mapping[str, pa.Table]) -> None:
+def _write(run: Run, folder: str, tables: Mapping[str, pa.Table], **metrics: float) -> None:
     writer = ArtifactWriter(run.artifact(folder), Fingerprint("test", 0, 1, {}, {}))
     for name, table in tables.items():
         writer.write_table(name, table)
-    writer.finish()
+    writer.finish(metrics)

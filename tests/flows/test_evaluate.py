@@ -9,7 +9,7 @@ from stored_run import store_run
 
 from flows import train
 from flows.evaluate import evaluate_round
-from grpo_core.artifacts import ArtifactWriter, Fingerprint
+from grpo_core.artifacts import ArtifactWriter
 from tasks.evaluate_policy import STAGE
 from tasks.run import Run, create_or_open, open_run, round_folder, single_writer
 
@@ -24,7 +24,6 @@ def test_what_is_measured_is_the_run_as_the_writer_before_left_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = store_run(tmp_path / "run", {1: {"a": ["42"]}}, name="demo", rounds=2)
-    ArtifactWriter(run.artifact("prompts"), Fingerprint("test", 0, 1, {}, {})).finish({"train": 1.0, "eval": 0.0})
     write_policy(run, 0)
     write_policy(run, 1)
     held = ExitStack()

@@ -27,7 +27,7 @@ from tasks.run import Run, open_run, round_folder
 from tasks.stage import execute
 from tasks.tracking import Tracker
 
-HOSTILE = "<script>alert('x')</script> \u202e </pre> {{ 7 * 7 }} 42"
+HOSTILE = "<script>alert('x')</script> \u202e </pre> {{ 7 * 7 }} \0 42"
 TEXTS = {
     1: {"a": ["so 42", "\\boxed{42}", "41", "no idea"], "b": ["7", HOSTILE, "\\boxed{8}", "9"]},
     2: {"a": ["41", "\\boxed{41}", "40", "no idea"], "b": ["7", "42", "\\boxed{42}", "9"]},
@@ -143,6 +143,9 @@ def test_traces_say_what_was_asked_answered_and_found(run: Run) -> None:
     assert {one.source.source_type for one in said.values()} == {"CODE"}
     assert said["verdict"].rationale == "answer 42; gold 42"
     assert trace.info.tags["grpo_rounds.run"] == run.identity
+    hostile = found["0001/b/1"]  # PostgreSQL takes no NUL
+    assert hostile.info.response_preview == HOSTILE.replace("\0", "\ufffd")
+    assert not any("\0" in (one.rationale or "") for one in hostile.info.assessments)
 
 
 def test_a_repeated_sync_and_a_new_process_write_nothing_twice(run: Run) -> None:
@@ -190,6 +193,7 @@ def test_a_lost_store_gets_traces_and_peoples_words_back(run: Run) -> None:
     say(run, "0001/a/2", "verdict", True, rationale="41 is fine, too")
     say(run, "0001/a/2", "gold", "41", expectation=True)
     say(run, "0001/a/2", "tone", "kind")
+    say(run, "0001/a/0", "verdict", "wrong", expectation=True)  # a comment, and no verdict
     finish(run, 2)
     Tracker(run).sync()
     labels = stored_labels(run, 2)
@@ -422,7 +426,7 @@ def test_the_report_shows_texts_as_texts_and_is_the_same_every_time(run: Run) ->
     first = round_report(run, 1)
     page = first.decode()
     assert "<script" not in page
-    assert "&lt;script&gt;alert(&#39;x&#39;)&lt;/script&gt; \\u202e &lt;/pre&gt; {{ 7 * 7 }} 42" in page
+    assert "&lt;script&gt;alert(&#39;x&#39;)&lt;/script&gt; \\u202e &lt;/pre&gt; {{ 7 * 7 }} \\u0000 42" in page
     assert not re.search(r"(?:src|href)=\"(?!#)", page)
     assert round_report(open_run(run.uri), 1) == first
     assert "grpo-rounds audit" in page
