@@ -103,7 +103,7 @@ def test_every_kept_row_tells_where_it_comes_from_and_what_its_reward_needs() ->
     config = DataConfig(sources=[source], eval_size=1)
     filtered = filter_prompts([(source, rows)], [], config, TOKENIZER, 0, check=CHECK)
     kept = {row["source_row"]: row for row in pa.concat_tables([filtered.train, filtered.eval]).to_pylist()}
-    expected = {"source": "mine", "reward": "math", "extra": '{"a": ["é"], "b": 1}', "order": 4.0}
+    expected = {"source": "mine", "extra": '{"a": ["é"], "b": 1}', "order": 4.0}
     assert expected.items() <= kept[3].items()
     assert kept[3]["solution"] == "so \\boxed{2}"
     assert (kept[0]["extra"], kept[0]["order"], kept[0]["solution"]) == (None, None, None)
