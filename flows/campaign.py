@@ -6,6 +6,7 @@ from prefect import flow
 from prefect.runtime import flow_run
 from pydantic import Field
 
+from flows.changes import refuse_to_redo
 from flows.next_round import with_rounds_of_the_run
 from flows.places import Minutes, Place
 from flows.preflight import check_config
@@ -35,7 +36,8 @@ def campaign(
         How many rounds are done.
 
     Raises:
-        UserError: bad input, or the run was being written for all of ``wait_minutes``.
+        UserError: bad input, a config by which finished rounds would be made again, or the run was being written for
+            all of ``wait_minutes``.
         Stopped: SIGTERM came.
         NonFiniteUpdate: a loss or gradient was not finite; nothing of that round's policy was saved.
     """
@@ -45,6 +47,7 @@ def campaign(
             config = with_rounds_of_the_run(config, run_dir)
             until = _until(Run(Store(run_dir).uri, config), rounds)
             config = config.model_copy(update={"rounds": max(config.rounds, until)})
+            refuse_to_redo(config, run_dir)
             check_config(config, run_dir)
             return train_rounds(config, run_dir, lambda _: until)
 

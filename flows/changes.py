@@ -4,6 +4,7 @@ from collections import defaultdict
 
 from flows.stages import stages_of
 from grpo_core.config import RunConfig
+from grpo_core.errors import UserError
 from tasks.run import Run, config_changes, with_joining_sources
 from tasks.stage import InputMissing
 
@@ -26,6 +27,24 @@ def describe_changes(run_dir: str, config: RunConfig) -> list[str]:
     if stale:
         lines.append("What depends on these runs again, too, where their results differ; everything else stays.")
     return lines
+
+
+def refuse_to_redo(config: RunConfig, run_dir: str) -> None:
+    """Let no schedule make finished rounds again because its config is another one than the run has by now.
+
+    Raises:
+        UserError: it would; the sentence names the keys and what to do.
+    """
+    found = config_changes(run_dir, config)
+    stale = _stale_stages(Run(run_dir, with_joining_sources(run_dir, config))) if found else {}
+    if stale:
+        keys = ", ".join(sorted({change.key for change in found}))
+        (stage, _), rounds = next(iter(stale.items()))
+        raise UserError(
+            f"The config given here differs from the one that '{run_dir}' has by now ({keys}) and would make finished "
+            f"rounds again ({stage} of {_spans(rounds)} first); serve the run by its own config (grpo-rounds serve "
+            f"{run_dir}), or take this one over knowingly with: grpo-rounds train CONFIG --run-dir {run_dir}"
+        )
 
 
 def _stale_stages(run: Run) -> dict[tuple[str, str], list[int]]:

@@ -10,6 +10,8 @@ _DEFAULTS = {
     "HF_HUB_DISABLE_TELEMETRY": "1",
     # A restart of the server must not kill a healthy run that holds a concurrency slot.
     "PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE": "prefect.server.concurrency.lease_storage.filesystem",
+    # A loaded machine takes longer than Prefect's 20 seconds to start the temporary server.
+    "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "180",
     # A flow run that has been silent for three of these is taken for dead (deployments/automations.py).
     "PREFECT_FLOWS_HEARTBEAT_FREQUENCY": "30",
     # Tokenisers fork nothing here; the warning would break the progress display.

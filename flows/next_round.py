@@ -5,8 +5,10 @@ from typing import Any
 from prefect import flow
 from prefect.states import Cancelled, Completed
 
+from flows.changes import refuse_to_redo
 from flows.places import Place
 from flows.preflight import check_config
+from flows.recover import release_flow_run
 from flows.slots import cancel_missed_slots
 from flows.stopping import polite_stop
 from flows.train import train_rounds, writer
@@ -22,15 +24,17 @@ def next_round(config: RunConfig, run_dir: Place) -> Any:
     A run that another process is writing is left to it, and this flow run ends as Cancelled.
 
     Raises:
-        UserError: bad input.
+        UserError: bad input, or a config by which finished rounds would be made again.
         Stopped: SIGTERM came.
         NonFiniteUpdate: a loss or gradient was not finite; nothing of that round's policy was saved.
     """
     with polite_stop():
+        release_flow_run()
         cancel_missed_slots()
         try:
             with writer(run_dir):
                 config = with_rounds_of_the_run(config, run_dir)
+                refuse_to_redo(config, run_dir)
                 check_config(config, run_dir)
                 done = train_rounds(config, run_dir, one_round)
         except RunIsHeld as held:

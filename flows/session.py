@@ -17,7 +17,7 @@ from flows.stages import first_incomplete
 from grpo_core.config import RunConfig
 from grpo_core.errors import UserError
 from grpo_core.storage import Store
-from tasks.run import Run, open_run, single_writer
+from tasks.run import Run, RunIsHeld, open_run, single_writer
 from tasks.stage import set_listener
 from tasks.summary import round_summary
 from tasks.tracking import Tracker
@@ -44,10 +44,19 @@ def train_session(config: RunConfig, run_dir: str, out: Console) -> None:
     out.print(f"\n[bold]{config.rounds} rounds done[/bold] in {minutes:.1f} min. {_before_and_after(run)}")
     out.print(f"Run folder:  {escape(run_dir)}", soft_wrap=True)
     tracker = Tracker(run)
-    if problem := tracker.sync():
+    if problem := _sync_alone(run_dir, tracker):
         out.print(f"[yellow]{escape(problem)}[/yellow]", soft_wrap=True)
     out.print(f"In MLflow:   {escape(tracker.ui_command)}", soft_wrap=True)
     out.print(f"Stage by stage: grpo-rounds status {escape(run_dir)}", soft_wrap=True)
+
+
+def _sync_alone(run_dir: str, tracker: Tracker) -> str | None:
+    """Bring the record up to date once more, unless the run is in other hands already: they keep it then."""
+    try:
+        with single_writer(run_dir):
+            return tracker.sync()
+    except RunIsHeld:
+        return None
 
 
 def _before_and_after(run: Run) -> str:

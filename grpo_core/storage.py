@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import fsspec
 from fsspec.implementations.local import LocalFileSystem
@@ -56,6 +57,11 @@ class Store:
     """The files below one root. Every path given to it is relative to that root, with forward slashes."""
 
     def __init__(self, uri: str) -> None:
+        if "://" in str(uri) and urlsplit(str(uri)).password:
+            raise UserError(
+                "The run's address holds a password, and it is stored and shown in many places; give the credentials "
+                "by the environment or a config file of its fsspec driver."
+            )
         try:
             self.fs, self.root = fsspec.core.url_to_fs(str(uri))
         except (ValueError, ImportError) as error:

@@ -199,3 +199,9 @@ def test_unwritable_folder_is_one_sentence(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match="can't be written"):
         Store(str(tmp_path / "file")).write_bytes("below/a", b"")
+
+
+def test_an_address_with_a_password_is_refused_and_not_repeated() -> None:
+    with pytest.raises(UserError, match="holds a password") as refused:
+        Store("ftp://ann:secret@127.0.0.1:1/run")
+    assert "secret" not in str(refused.value)
