@@ -114,7 +114,7 @@ def test_a_source_that_joins_a_run_disturbs_no_round_of_it(command, tmp_path):
     taken = {number: {row["prompt_id"] for row in plan(run, number)} for number in range(1, 6)}
     assert not sources.keys() & (taken[1] | taken[2])
     assert sources.keys() & (taken[3] | taken[4] | taken[5])
-    (_, line) = [json.loads(line) for line in (run / "config-changes.jsonl").read_text().splitlines()][-2:] or [None]
+    line = json.loads((run / "config-changes.jsonl").read_text().splitlines()[-1])
     assert line["changed"]["data.sources"][1][1]["from_round"] == 3
     # The same command again changes nothing, and a new run with the round written out ends with the same bytes.
     again = command("train", joined, "--run-dir", run, "--rounds", "5", *QUICK)
