@@ -11,6 +11,7 @@ from grpo_core.evaluation import evaluate
 from grpo_core.generation.open import open_engine
 from grpo_core.schemas import PROMPTS, Progress
 from tasks import filter_prompts
+from tasks.pools import held_out_sources
 from tasks.run import Run, round_folder
 from tasks.score_rewards import reward_inputs, reward_key
 from tasks.score_round import open_reward
@@ -64,7 +65,7 @@ STAGE = Stage(
     inputs=lambda run, n: {
         "policy": input_digest(run, round_folder(n, "policy")),
         "prompts": input_digest(run, filter_prompts.FOLDER),
-        **reward_inputs(run, 1, run.config.reward),  # what is held out comes with the first pool
+        **reward_inputs(run, held_out_sources(run.config.data), run.config.reward),
     },
     compute=_compute,
     models=lambda _, n: [round_folder(n, "policy")],

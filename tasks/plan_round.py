@@ -11,7 +11,7 @@ from grpo_core.prompts.plan import Candidate
 from grpo_core.prompts.plan import plan_round as plan_prompts
 from grpo_core.schemas import Progress
 from tasks import track_difficulty
-from tasks.pools import pools_digest, sources_at, training_prompts
+from tasks.pools import pools_digest, training_prompts, training_sources_at
 from tasks.run import Run, round_folder
 from tasks.stage import TASK_OPTIONS, Stage, Writers, execute, input_digest
 
@@ -21,7 +21,7 @@ STAGE_VERSION = 2
 def _inputs(run: Run, round_number: int) -> Mapping[str, str]:
     inputs = {"prompts": pools_digest(run, round_number)}
     # Those of sources that join later are no part of it; and a weight alone has nothing to be weighed against.
-    weights = {source.label: source.weight for source in sources_at(run.config.data, round_number).sources}
+    weights = {source.label: source.weight for source in training_sources_at(run.config.data, round_number).sources}
     if len(weights) > 1 and None not in weights.values():
         inputs["weights"] = digest_json(weights)
     if round_number > 1:
@@ -40,7 +40,7 @@ def _compute(run: Run, round_number: int, writers: Writers, progress: Progress) 
     plan = plan_prompts(
         [Candidate(**row) for row in rows],
         track_difficulty.known_before(run, round_number),
-        sources_at(run.config.data, round_number),
+        training_sources_at(run.config.data, round_number),
         round_number=round_number,
         seed=run.config.seed,
     )

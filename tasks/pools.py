@@ -21,10 +21,18 @@ def sources_from(config: DataConfig, first_round: int) -> list[SourceConfig]:
     return [source for source in config.mix if (source.from_round or 1) == max(first_round, 1)]
 
 
-def sources_at(config: DataConfig, round_number: int) -> DataConfig:
-    """The section as it is for a round: without the sources that join later."""
-    there = [source for source in config.sources if (source.from_round or 1) <= max(round_number, 1)]
-    return config.model_copy(update={"sources": there})
+def training_sources_at(config: DataConfig, round_number: int) -> DataConfig:
+    """The section as it is for a round's rollouts: without what is held out and the sources that join later."""
+    return config.model_copy(update={"sources": _there(config, round_number), "eval_sources": []})
+
+
+def held_out_sources(config: DataConfig) -> DataConfig:
+    """The section as it is for an evaluation: a part of the first pool is held out, too."""
+    return config.model_copy(update={"sources": _there(config, 1)})
+
+
+def _there(config: DataConfig, round_number: int) -> list[SourceConfig]:
+    return [source for source in config.sources if (source.from_round or 1) <= max(round_number, 1)]
 
 
 def joining_rounds(config: DataConfig) -> list[int]:

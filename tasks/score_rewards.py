@@ -6,13 +6,14 @@ from typing import Any
 from prefect import task
 
 from grpo_core.artifacts import digest_json
+from grpo_core.prompts.config import DataConfig
 from grpo_core.prompts.rewards import source_rewards
 from grpo_core.rewards import smoothing
 from grpo_core.rewards.config import RewardConfig
 from grpo_core.rewards.score import needs_reference, reward_code, reward_settings
 from grpo_core.schemas import Progress
 from tasks import initial_policy
-from tasks.pools import pools_digest, sources_at
+from tasks.pools import pools_digest, training_sources_at
 from tasks.round_labels import labels_input, scoring_labels
 from tasks.run import Run, round_folder
 from tasks.score_round import score_round
@@ -26,15 +27,16 @@ def reward_key(config: RewardConfig) -> Mapping[str, Any]:
     return {"reward": reward_settings(config), "reward_code": reward_code(config)}
 
 
-def reward_inputs(run: Run, round_number: int, config: RewardConfig) -> Mapping[str, str]:
-    """What else decides scores: rewards of the sources that a round may take from, and what of the run they ask.
+def reward_inputs(run: Run, data: DataConfig, config: RewardConfig) -> Mapping[str, str]:
+    """What else decides scores: rewards of the sources in ``data``, and what of the run they ask.
 
-    A source that joins later is no part of it, nor are sources that have no reward of their own.
+    Args:
+        data: the section with no more sources in it than the rows to score come from.
 
     Raises:
         InputMissing: the run has no starting policy yet, and a reward asks it.
     """
-    others = source_rewards(sources_at(run.config.data, round_number), config)
+    others = source_rewards(data, config)
     inputs = {}
     if others:
         told = {label: [reward_settings(reward), reward_code(reward)] for label, reward in sorted(others.items())}
@@ -54,7 +56,7 @@ def scoring_inputs(run: Run, round_number: int) -> Mapping[str, str]:
     """The artifacts, besides the rollouts, that decide a round's rewards. Raises InputMissing."""
     inputs = {
         "prompts": pools_digest(run, round_number),
-        **reward_inputs(run, round_number, run.config.reward),
+        **reward_inputs(run, training_sources_at(run.config.data, round_number), run.config.reward),
         **scoring_labels_input(run, round_number),
     }
     if run.config.reward.smoothing and round_number > 1:

@@ -8,7 +8,7 @@ from prefect import task
 from grpo_core.artifacts import read_parquet
 from grpo_core.prompts.difficulty import Difficulty, difficulty_metrics, read_difficulty, update_difficulty
 from grpo_core.schemas import DIFFICULTY, PLAN, REWARDS, Progress
-from tasks.pools import training_count
+from tasks.pools import pools_digest, training_count
 from tasks.run import Run, round_folder
 from tasks.stage import TASK_OPTIONS, Stage, Writers, execute, input_digest
 
@@ -28,6 +28,7 @@ def _inputs(run: Run, round_number: int) -> Mapping[str, str]:
     inputs = {
         "plan": input_digest(run, round_folder(round_number, "plan.parquet")),
         "rewards": input_digest(run, round_folder(round_number, "rewards")),
+        "prompts": pools_digest(run, round_number),
     }
     if round_number > 1:
         inputs["difficulty"] = input_digest(run, round_folder(round_number - 1, "difficulty"))

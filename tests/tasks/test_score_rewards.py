@@ -11,10 +11,12 @@ from support import digests
 
 from grpo_core.config import RunConfig
 from grpo_core.errors import UserError
+from grpo_core.prompts.config import DataConfig
 from grpo_core.rewards.config import RewardConfig
 from grpo_core.rewards.own import own_code
 from grpo_core.schemas import ADVANTAGES, REWARDS
 from tasks import compute_advantages, score_rewards
+from tasks.pools import held_out_sources, training_sources_at
 from tasks.run import Run, round_folder
 from tasks.stage import execute
 
@@ -122,7 +124,7 @@ def test_the_rows_of_a_source_meet_its_reward_with_their_extra(tmp_path: Path) -
 
 def test_the_rewards_of_sources_are_an_input_where_there_are_any(tmp_path: Path) -> None:
     own, plain = RewardConfig(), store_run(tmp_path / "plain", {1: {"a": ["1"]}})
-    assert score_rewards.reward_inputs(plain, 1, own) == {}
+    assert score_rewards.reward_inputs(plain, plain.config.data, own) == {}
 
     def found(times: int, **joining: int) -> object:
         own_code.cache_clear()  # its module is another one now and then, as after a restart
@@ -130,7 +132,8 @@ def test_the_rewards_of_sources_are_an_input_where_there_are_any(tmp_path: Path)
         options = {"reward_options": {"times": times}}
         data = {"sources": [MIX["sources"][0], MIX["sources"][1] | options | joining]}
         run = Run(plain.uri, RunConfig.model_validate({"data": data}))
-        return score_rewards.reward_inputs(run, 1, own).get("source_rewards")
+        there = training_sources_at(run.config.data, 1)
+        return score_rewards.reward_inputs(run, there, own).get("source_rewards")
 
     before = found(2)
     assert before is not None
@@ -138,6 +141,12 @@ def test_the_rewards_of_sources_are_an_input_where_there_are_any(tmp_path: Path)
     assert found(2, from_round=2) is None  # it joins later: round 1 does not depend on it
     (tmp_path / "stage_rewards_for_tests.py").write_text(OWN + "# another\n")
     assert found(2) != before
+
+
+def test_the_reward_of_a_held_out_source_makes_no_rollout_s_reward_stale() -> None:
+    data = DataConfig.model_validate({"eval_sources": [{"source": "mbpp", "split": "test"}]})
+    assert training_sources_at(data, 1).eval_sources == []
+    assert held_out_sources(data).eval_sources == data.eval_sources
 
 
 def test_a_broken_checker_stops_the_round_and_only_what_failed_is_scored_again(tmp_path: Path) -> None:
