@@ -135,30 +135,32 @@ class Production:
             where = ["-p", str(self.ports["5432"]), "-h", "127.0.0.1", "-k", folder, "-F"]
             with (self.home / "postgres.log").open("wb") as log:
                 server = subprocess.Popen(
-                    [binaries / "postgres", "-D", f"{folder}/data", *where], stdout=log, stderr=log, **account, cwd=folder
+                    [binaries / "postgres", "-D", f"{folder}/data", *where],
+                    stdout=log,
+                    stderr=log,
+                    **account,
+                    cwd=folder,
                 )
             try:
-                self._make_databases(user)
+                self.await_health("postgres")
+                for statement in self.compose["configs"]["databases"]["content"].splitlines():
+                    self.execute(statement)
                 yield
             finally:
                 server.send_signal(signal.SIGINT)  # the fast shutdown
                 server.wait(timeout=60)
 
-    def _make_databases(self, user: str) -> None:
+    def execute(self, statement: str) -> None:
+        """Run one statement as the databases' owner."""
         import psycopg2
 
-        address = {"host": "127.0.0.1", "port": self.ports["5432"], "user": user, "dbname": "postgres"}
-        deadline = time.monotonic() + 60
-        while True:
-            with contextlib.suppress(psycopg2.OperationalError):
-                connection = psycopg2.connect(**address, password=SECRETS["POSTGRES_PASSWORD"])
-                break
-            assert time.monotonic() < deadline, self.log("postgres")
-            time.sleep(0.1)
+        user, password = self.environment("postgres")["POSTGRES_USER"], SECRETS["POSTGRES_PASSWORD"]
+        connection = psycopg2.connect(
+            host="127.0.0.1", port=self.ports["5432"], user=user, password=password, dbname="postgres"
+        )
         connection.autocommit = True
         with contextlib.closing(connection), connection.cursor() as cursor:
-            for statement in self.compose["configs"]["databases"]["content"].splitlines():
-                cursor.execute(statement)
+            cursor.execute(statement)
 
     def dump(self, database: str) -> str:
         """All that a database holds, as text."""

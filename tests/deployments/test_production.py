@@ -5,6 +5,7 @@ import json
 import os
 import re
 import signal
+import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -13,12 +14,13 @@ from typing import Any
 import httpx
 import pytest
 import yaml
-from bench import SMALL, Bench, until
+from bench import ENGINE, SMALL, Bench, until
 from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL, temporary_settings
 from production import COMPOSE, HIDDEN, SECRETS, VARIABLE, Production, files_with, postgres_binaries
 from support import ROOT, TINY, digests, mlflow_record
 
 ENV_EXAMPLE = ROOT / "deployments/env.example"
+BLOCK = "block-Wd9xJzQe"  # a password that stands in a block alone
 needs_postgres = pytest.mark.skipif(postgres_binaries() is None, reason="PostgreSQL's programs are not installed")
 
 
@@ -109,9 +111,9 @@ def run(production: Production, bench: Bench) -> Path:
         Secret(value=address).save("mlflow-uri")
         with get_client(sync_client=True) as client:
             template = client.read_work_pool(pool).base_job_template
-            template["variables"]["properties"]["env"]["default"] = {
-                "MLFLOW_TRACKING_URI": "{{ prefect.blocks.secret.mlflow-uri }}"
-            }
+            properties = template["variables"]["properties"]
+            properties["env"]["default"] = {"MLFLOW_TRACKING_URI": "{{ prefect.blocks.secret.mlflow-uri }}"}
+            properties["command"]["default"] = f"{sys.executable} -S {ENGINE} {bench.socket}"
             client.update_work_pool(pool, WorkPoolUpdate(base_job_template=template))
 
     bench.everything["MLFLOW_TRACKING_URI"] = "http://127.0.0.1:1"  # so that only the block's address works
@@ -126,9 +128,6 @@ def run(production: Production, bench: Bench) -> Path:
     assert bench.end_of(flow_run)[0] == "Completed"
     bench.everything["MLFLOW_TRACKING_URI"] = address
     return Path(place)
-
-
-BLOCK = "block-Wd9xJzQe"
 
 
 @needs_postgres
@@ -162,21 +161,35 @@ def test_a_run_through_servers_is_the_one_left_alone_and_so_is_its_record(bench:
 
 @needs_postgres
 @pytest.mark.slow
-def test_the_record_is_proven_rebuilt_and_holds_the_champion(bench: Bench, run: Path) -> None:
+def test_the_record_is_proven_and_holds_the_weights(bench: Bench, run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import mlflow
 
-    bench.everything["MLFLOW_TRACKING_URI"] = uri = bench.environment["MLFLOW_TRACKING_URI"]
+    uri = bench.environment["MLFLOW_TRACKING_URI"]
+    bench.everything["MLFLOW_TRACKING_URI"] = uri
     before = mlflow_record(run, uri)
-    for words in (("audit", "verify", run), ("track", run), ("audit", "verify", run)):
+    for words in (("track", run), ("audit", "verify", run)):
         done = bench.grpo_rounds(*words)
         assert done.returncode == 0, done.stdout + done.stderr
     assert mlflow_record(run, uri) == before
-    (version,) = mlflow.MlflowClient(uri).search_model_versions("name = 'tiny' and tags.`grpo_rounds.round` = '1'")
-    weights = mlflow.artifacts.download_artifacts(f"models:/tiny/{version.version}", tracking_uri=uri)
-    manifest = json.loads((run / "rounds/0001/policy/manifest.json").read_text())
-    uploaded = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in Path(weights).rglob("*.safetensors")}
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
+    (version,) = mlflow.MlflowClient().search_model_versions("name = 'tiny' and tags.`grpo_rounds.round` = '1'")
+    weights = Path(mlflow.artifacts.download_artifacts(f"models:/tiny/{version.version}"))
+    stored = json.loads((run / "rounds/0001/policy/manifest.json").read_text())["files"]
+    uploaded = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in weights.rglob("*.safetensors")}
     assert uploaded
-    assert uploaded.items() <= {name: file["sha256"] for name, file in manifest["files"].items()}.items()
+    assert uploaded == {name: stored[name]["sha256"] for name in uploaded}
+
+
+@needs_postgres
+@pytest.mark.slow
+def test_a_lost_record_is_rebuilt_in_an_empty_database(production: Production, bench: Bench, run: Path) -> None:
+    production.execute("CREATE DATABASE rebuilt")
+    uri = production.environment("mlflow-server")["MLFLOW_BACKEND_STORE_URI"].replace("/mlflow", "/rebuilt")
+    bench.everything["MLFLOW_TRACKING_URI"] = uri
+    done = bench.grpo_rounds("track", run)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert not [secret for secret in HIDDEN if secret in done.stdout + done.stderr]
+    assert mlflow_record(run, uri) == mlflow_record(run, bench.environment["MLFLOW_TRACKING_URI"])
 
 
 @needs_postgres
