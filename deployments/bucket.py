@@ -1,4 +1,4 @@
-"""``python -m deployments.bucket NAME``: make a bucket in the S3-compatible store that AWS_* names, where it is missing."""
+"""``python -m deployments.bucket NAME``: make a bucket where it is missing, in the store that AWS_* names."""
 
 import sys
 

@@ -176,7 +176,7 @@ class Production:
 
 
 def program(words: Sequence[str]) -> list[str]:
-    """A command of the image's as this machine has it: Python's programs are those of the Python that runs the tests."""
+    """A command of the image's as this machine has it: Python's programs are those beside the Python at work."""
     first, *rest = words
     if first == "python":
         return [sys.executable, *rest]

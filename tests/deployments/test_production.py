@@ -1,4 +1,4 @@
-"""deployments/compose.yaml for real, without containers: its servers on PostgreSQL, its worker, its registration, one run."""
+"""deployments/compose.yaml for real, without containers: servers on PostgreSQL, registration, a worker, one run."""
 
 import hashlib
 import json
