@@ -95,13 +95,14 @@ def run(production: Production, bench: Bench) -> Path:
     from prefect.client.orchestration import get_client
     from prefect.client.schemas.actions import WorkPoolUpdate
 
-    (_, _, config, _, place, *_, pool, _, _, _, _) = production.command("register")
+    words = production.command("register")
+    config, place, pool = words[2], words[words.index("--run-dir") + 1], words[words.index("--pool") + 1]
     values = yaml.safe_load(TINY.read_text())
     for key, value in (SMALL | {"promotion.upload": "true", "tracking.traces": "6"}).items():
         section, _, name = key.partition(".")
         values.setdefault(section, {})[name] = yaml.safe_load(value)
     Path(config).write_text(yaml.safe_dump(values))
-    registered = bench.grpo_rounds(*production.command("register")[1:])
+    registered = bench.grpo_rounds(*words[1:])
     assert registered.returncode == 0, registered.stdout + registered.stderr
 
     # As docs/operate.md says: a secret of Prefect's, given to all flow runs by the pool.
@@ -126,16 +127,14 @@ def run(production: Production, bench: Bench) -> Path:
     bench.restart_server()
     os.kill(writer, signal.SIGCONT)
     assert bench.end_of(flow_run)[0] == "Completed"
-    bench.everything["MLFLOW_TRACKING_URI"] = address
     return Path(place)
 
 
 @needs_postgres
 @pytest.mark.slow
-def test_servers_are_healthy_and_ask_for_the_password(production: Production, bench: Bench) -> None:
+def test_services_are_healthy_and_ask_for_the_password(production: Production, bench: Bench, run: Path) -> None:
     assert production.is_healthy("postgres")
-    bench.worker()
-    until(lambda: production.is_healthy("worker"), bench.worker_log)
+    assert production.is_healthy("worker")
     url = bench.environment["PREFECT_API_URL"]
     assert httpx.post(f"{url}/flow_runs/filter", json={}, timeout=60).status_code == httpx.codes.UNAUTHORIZED
     settings = bench.api.get("/admin/settings").json()["server"]
