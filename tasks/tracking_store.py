@@ -21,15 +21,23 @@ from tasks.tracking_place import Place
 if TYPE_CHECKING:
     from mlflow import MlflowClient
 
-# A server that does not answer must not hold up training for minutes; what the user has set stays.
-for _name, _value in {
+# A server that does not answer must not hold up training for minutes; an address may hold a password.
+_SETTINGS = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2",
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
     "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
     "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
-}.items():
-    os.environ.setdefault(_name, _value)
+}
+
+
+def _settle() -> None:
+    """Set what MLflow reads of the environment; what the user has set stays."""
+    for name, value in _SETTINGS.items():
+        os.environ.setdefault(name, value)
+
+
+_settle()  # before MLflow is imported
 
 RUN_TAG = "grpo_rounds.run"
 ROUND_TAG = "grpo_rounds.round"
@@ -61,6 +69,7 @@ def connect(run: Run, place: Place) -> Record:
         UserError: a driver is missing or the experiment was deleted.
         Exception: one of ``store_failures()``.
     """
+    _settle()  # again: a process that was forked may have another environment by now
     from mlflow import MlflowClient
 
     uri, name = place.uri, run.config.tracking.experiment

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from typing import Any
 import httpx
 from support import ROOT, TINY, free_port, prefect_server
 
+Server = Callable[[], AbstractContextManager[dict[str, str]]]  # starts one, and tells the environment to use it
 ENGINE = Path(__file__).with_name("engine.py")
 POOL = "tests"
 SMALL = {
@@ -36,13 +37,19 @@ QUICK = {
 class Bench:
     """The server, its worker, and what a user does with them."""
 
-    def __init__(self, home: Path) -> None:
+    worker_command: tuple[str, ...] = ("prefect", "worker", "start", "--pool", POOL, "--limit", "2")
+
+    def __init__(self, home: Path, server: Server | None = None) -> None:
+        port = free_port()
         self.home = home
         self.socket = str(home / "engine")
-        self._port = free_port()
+        self._open: Server = server or (lambda: prefect_server(home / "prefect", port, **QUICK))
         self._server = ExitStack()
-        self.environment = self._server.enter_context(prefect_server(home / "prefect", self._port, **QUICK))
-        self.api = httpx.Client(base_url=self.environment["PREFECT_API_URL"], timeout=30)
+        self.environment = self._server.enter_context(self._open())
+        user, _, password = self.environment.get("PREFECT_API_AUTH_STRING", "").partition(":")
+        self.api = httpx.Client(
+            base_url=self.environment["PREFECT_API_URL"], timeout=30, auth=(user, password) if user else None
+        )
         self.everything = os.environ | self.environment | {
             "PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}", "PREFECT_RUNNER_POLL_FREQUENCY": "1",
             "PREFECT_WORKER_QUERY_SECONDS": "1", "PREFECT_WORKER_PREFETCH_SECONDS": "1",
@@ -67,7 +74,7 @@ class Bench:
     def worker(self) -> int:
         """Start the worker where none runs; its process id."""
         if self._worker is None or self._worker.poll() is not None:
-            self._worker = self._start("worker", "-m", "prefect", "worker", "start", "--pool", POOL, "--limit", "2")
+            self._worker = self._start("worker", "-m", *self.worker_command)
         return self._worker.pid
 
     def tell_worker(self, number: int) -> None:
@@ -85,7 +92,7 @@ class Bench:
     def restart_server(self) -> None:
         """Down, and up again at the same address with the same database."""
         self._server.close()
-        self._server.enter_context(prefect_server(self.home / "prefect", self._port, **QUICK))
+        self._server.enter_context(self._open())
 
     def register(
         self, run: Path, flows: tuple[str, ...] = ("next-round",), interval: float | None = None,

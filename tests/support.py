@@ -39,14 +39,14 @@ def digests(run: Path) -> dict[str, object]:
     return found
 
 
-def mlflow_record(run: Path) -> dict[str, Any]:
-    """What MLflow's store beside a run holds of it, without times and names of places.
+def mlflow_record(run: Path, uri: str | None = None) -> dict[str, Any]:
+    """What MLflow's store (the one beside the run, or another) holds of it, without times and names of places.
 
     By run name: params, tags, every point of every metric, dataset inputs, traces, and artifacts by name.
     """
     from mlflow import MlflowClient
 
-    client = MlflowClient(f"sqlite:///{run.parent}/mlflow.db")
+    client = MlflowClient(uri or f"sqlite:///{run.parent}/mlflow.db")
     history = client.get_metric_history
     identity = json.loads((run / "run.json").read_text())["run_id"]
     experiment = client.get_experiment_by_name("grpo-rounds")
