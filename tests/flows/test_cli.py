@@ -138,7 +138,7 @@ def test_status_of_a_finished_run_has_every_stage_done(command, finished_run):
     found = json.loads(command("status", finished_run, "--json").stdout)
     assert found["rounds_done"] == found["rounds"] == 2
     assert {stage["state"] for stage in found["stages"]} == {"done"}
-    assert len(found["stages"]) == 3 + 2 * 7
+    assert len(found["stages"]) == 4 + 2 * 10
 
 
 def test_evaluate_measures_a_policy_that_was_not_due(command, finished_run):

@@ -16,6 +16,7 @@ from mlflow.tracing.client import TracingClient
 from stored_run import store_run
 from support import TINY, digests
 
+from flows.branch import Wish, make_branch, plan_branch
 from flows.stages import examine
 from grpo_core.artifacts import ArtifactWriter, Fingerprint
 from grpo_core.errors import UserError
@@ -363,14 +364,11 @@ def test_peoples_tiers_move_boundaries(run: Run) -> None:
 
 
 def test_rescore_hears_people_too(run: Run, tmp_path: Path) -> None:
-    from grpo_core.schemas import no_progress
-    from grpo_core.storage import Store
-    from tasks.rescore import rescore_round
-
     say(run, "0001/a/2", "verdict", "ok")
     finish(run, 2)
-    config = run.config.reward.model_copy(update={"correct": 5.0})
-    again = rescore_round(run, 2, config, Store(str(tmp_path / "out")), no_progress)
+    wish = Wish(overrides=("reward.correct=5.0",), rounds="2", out=str(tmp_path / "out"))
+    make_branch(plan_branch(run.uri, wish))
+    again = open_run(str(tmp_path / "out")).artifact(round_folder(2, "rewards"))
     assert again.read_table(REWARDS).to_pylist()[0]["reward"] == 5.0
     assert "labels" in again.manifest().parts["inputs"]
 

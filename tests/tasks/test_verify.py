@@ -159,7 +159,7 @@ def alter_seed_policy_and_ids(run: Path) -> set[tuple[str, str, str, str]]:
     mend(run, "rounds/0002/rollouts")
     return {
         ("rounds/0002/rollouts", "its seed is not the one that the run gives it", key, "seed"),
-        ("rounds/0002/rollouts", "another policy than the one before wrote it", key, "policy_digest"),
+        ("rounds/0002/rollouts", "another policy wrote it than the round starts from", key, "policy_digest"),
         ("rounds/0002/rollouts", "its prompt_ids is not the prompt's", key, "prompt_ids"),
     }
 
@@ -287,21 +287,21 @@ def test_only_the_rounds_asked_for(run: Path) -> None:
 
 
 def test_a_run_that_goes_on_is_unfinished_not_wrong(run: Path) -> None:
-    for artifact in ("advantages", "gates", "trainer_state", "policy", "evaluation"):
+    later = ("difficulty", "advantages", "gates", "steps", "trainer_state", "policy", "evaluation", "promotion")
+    for artifact in later:
         shutil.rmtree(run / "rounds/0002" / artifact)
     (run / "rounds/0002/rewards/manifest.json").unlink()
     report = verify(run, rewards=False, mlflow=False)
     assert report.differences == []
-    places = ("rewards", "advantages", "gates", "trainer_state", "policy", "evaluation")
-    assert sorted(report.unfinished) == sorted(f"rounds/0002/{name}" for name in places)
+    assert sorted(report.unfinished) == sorted(f"rounds/0002/{name}" for name in ("rewards", *later))
 
 
 def test_a_folder_without_a_manifest_is_not_vouched_for(run: Path) -> None:
-    (run / "rounds/0001/labels").mkdir()
-    (run / "rounds/0001/labels/labels.parquet").write_bytes(b"")
+    (run / "rounds/0001/notes").mkdir()
+    (run / "rounds/0001/notes/notes.parquet").write_bytes(b"")
     report = verify(run, rewards=False, mlflow=False)
     assert report.differences == []
-    assert "rounds/0001/labels: it has no manifest, so nothing vouches for it." in report.skipped
+    assert "rounds/0001/notes: it has no manifest, so nothing vouches for it." in report.skipped
 
 
 def test_a_judge_is_asked_only_on_request(run: Path) -> None:
