@@ -36,7 +36,7 @@ def postgres_binaries() -> Path | None:
     """The folder of PostgreSQL's programs, the newest version's; None where it is not installed."""
     found = shutil.which("initdb")
     if found:
-        return Path(found).parent
+        return Path(found).resolve().parent  # a link stands alone, without the other programs
     versions = Path("/usr/lib/postgresql").glob("*/bin/initdb")
     return max((path.parent for path in versions), key=lambda path: int(path.parent.name), default=None)
 
