@@ -6,6 +6,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.markup import escape
 
+from grpo_core.errors import UserError
 from grpo_core.rewards.score import RewardConfig
 from grpo_core.rewards.score_file import score_file
 
@@ -35,5 +36,7 @@ def score_session(file: Path, reward: str, as_json: bool, out: Console) -> None:
             out.print(
                 f"{identifier:<24} {shown}  {found.verdict.value:<10} {found.seconds:7.4f} s  {answer}", soft_wrap=True
             )
+    if not verdicts:
+        raise UserError(f"{file} has no rows; write one JSON object with a response on each line.")
     if not as_json:
-        out.print(", ".join(f"{count} {name}" for name, count in sorted(verdicts.items())) or "no rows")
+        out.print(", ".join(f"{count} {name}" for name, count in sorted(verdicts.items())))

@@ -125,6 +125,8 @@ def test_score_names_file_and_line_of_bad_rows(command, tmp_path):
     (tmp_path / "rows.jsonl").write_text('{"response": "1", "gold": "1"}\n{"response": "1"}\n')
     refused(command("score", tmp_path / "rows.jsonl"), "rows.jsonl:2", "gold")
     refused(command("score", tmp_path / "none.jsonl"), "none.jsonl")
+    (tmp_path / "empty.jsonl").write_text("\n")
+    refused(command("score", tmp_path / "empty.jsonl"), "empty.jsonl", "has no rows")
 
 
 def test_doctor_names_device_and_engine(command):
