@@ -150,7 +150,7 @@ class Audit:
         if name in self._views:
             return
         self._views.add(name)
-        known = {field.name: _sql_type(field.type) for field in SCHEMAS[name]}
+        known = {field.name: _sql_type(field.type) for field in SCHEMAS[name] if field.name != "round"}
         by_columns: dict[tuple[str, ...], list[str]] = {}
         for files in self.files.tables[name]:
             by_columns.setdefault(self._columns(files[0]), []).extend(files)

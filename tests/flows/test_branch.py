@@ -200,8 +200,11 @@ def test_a_branch_goes_into_no_run_and_no_other_runs_branch(run: Path, tmp_path:
     place, _ = branch(run, advantage="rank", out=str(tmp_path / "x"))
     with pytest.raises(UserError, match="is a training run itself"):
         branch(run, advantage="rank", out=str(run))
-    with pytest.raises(UserError, match="is a branch of another run"):
+    with pytest.raises(UserError, match="lies among the run's own files"):
         branch(place, advantage="centred", out=str(place))
+    other, _ = branch(place, advantage="centred", out=str(tmp_path / "y"))
+    with pytest.raises(UserError, match="is a branch of another run"):
+        branch(run, advantage="centred", out=str(other))
 
 
 def advantages(rows: list[tuple[str, float, bool]]) -> pa.Table:

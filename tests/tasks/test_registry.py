@@ -1,7 +1,6 @@
 """The registry of a real sqlite MLflow: each version once, the alias on the champion, and a policy that loads."""
 
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,22 +26,12 @@ WRITES = (
 )
 
 
-@pytest.fixture(scope="module")
-def empty_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A store with all its tables and nothing in them: making one takes more than a second."""
-    file = tmp_path_factory.mktemp("store") / "mlflow.db"
-    MlflowClient(tracking_uri=f"sqlite:///{file}").search_experiments()
-    return file
-
-
 @pytest.fixture
-def place(tmp_path: Path, empty_store: Path) -> Iterator[Path]:
+def place(tmp_path: Path, empty_store: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder whose runs share one store, which is MLflow's own for the test, too."""
     shutil.copy(empty_store, tmp_path / "mlflow.db")
-    before = mlflow.get_tracking_uri()
-    mlflow.set_tracking_uri(f"sqlite:///{tmp_path}/mlflow.db")
-    yield tmp_path
-    mlflow.set_tracking_uri(before)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/mlflow.db")
+    return tmp_path
 
 
 def sync(run: Run) -> None:
