@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from grpo_core.prompts.duplicates import NearDuplicates
 from grpo_core.prompts.filters_text import Tokens
+from grpo_core.prompts.gold import gold_key
 
 _OF_TEMPLATE = 3  # evaluation prompts that share an n-gram: it is no sign of any of them
 _TELLING_NUMBERS = 3  # equal numbers and signs from which golds need not be compared
@@ -58,7 +59,7 @@ class EvaluationIndex:
     def add(self, name: str, tokens: Tokens, gold: str) -> None:
         """Put an evaluation prompt in."""
         number = len(self._entries)
-        self._entries.append(_Entry(name, tokens, gold))
+        self._entries.append(_Entry(name, tokens, gold_key(gold)))
         self._whole.setdefault(tokens.words, name)
         if self._near is not None:
             self._near.add(name, tokens, gold)
@@ -115,7 +116,7 @@ class EvaluationIndex:
         shorter, longer = (theirs, mine) if gold is None or len(theirs) <= len(mine) else (mine, theirs)
         if not _run_in(shorter, longer):
             return False
-        return gold is None or len(shorter) >= _TELLING_NUMBERS or share >= _NEARLY_ALL or gold == entry.gold
+        return gold is None or len(shorter) >= _TELLING_NUMBERS or share >= _NEARLY_ALL or gold_key(gold) == entry.gold
 
     def _holding_short(self, tokens: Tokens) -> Leak | None:
         """A prompt of fewer than n words, whole, inside a longer one that has no other numbers."""

@@ -13,6 +13,7 @@ from itertools import pairwise
 from datasketch import MinHash, MinHashLSH
 
 from grpo_core.prompts.filters_text import Tokens
+from grpo_core.prompts.gold import gold_key
 
 _PERMUTATIONS = 64
 _SEED = 1
@@ -115,7 +116,7 @@ def _compared(entry: _Entry, earlier: _Entry, threshold: float) -> NearDuplicate
 
 
 def _entry(name: str, tokens: Tokens, gold: str) -> _Entry:
-    return _Entry(name, _shingles(tokens.words), tokens.signature, "".join(gold.split()).casefold(), tokens.capitals)
+    return _Entry(name, _shingles(tokens.words), tokens.signature, gold_key(gold), tokens.capitals)
 
 
 def _shingles(words: Sequence[str]) -> frozenset[str]:

@@ -8,6 +8,7 @@ import math
 import re
 from datetime import date
 from decimal import Decimal
+from fractions import Fraction
 from typing import Literal
 
 from grpo_core.rewards.extract import last_boxed
@@ -17,6 +18,8 @@ GoldFormat = Literal["auto", "plain", "gsm8k", "boxed"]
 _HASHES = "####"
 _BOX = re.compile(r"\\(?:boxed|fbox)\b")
 _BARE_BOX = re.compile(r"\\(?:boxed|fbox)\s+([^\s${}\\]+)")
+_FRAC = re.compile(r"\\[dt]?frac\{(\d+)\}\{(\d+)\}")
+_RATIONAL = re.compile(r"[-+]?\d{1,40}(?:\.\d{1,40}|/\d{1,40})?")
 _NUMBER_WITH_COMMAS = re.compile(r"[-+]?\$?\d[\d,]*(?:\.\d+)?%?")
 
 
@@ -62,6 +65,18 @@ def extract_gold(text: str, gold_format: GoldFormat) -> str | None:
     if gold_format == "boxed":
         return _last_box(text)
     return text.strip() or None
+
+
+def gold_key(gold: str) -> str:
+    r"""Equal for golds that are plainly one answer, whatever their spacing, case, or way to write a number.
+
+    ``19`` and ``19.0`` are one, and so are ``1/2``, ``0.5`` and ``\frac{1}{2}``. A quick look; rewards know more.
+    """
+    bare = "".join(gold.split()).casefold()
+    plain = _FRAC.sub(r"\1/\2", bare.replace(",", "") if _NUMBER_WITH_COMMAS.fullmatch(bare) else bare)
+    if not _RATIONAL.fullmatch(plain) or re.search(r"/0+$", plain):
+        return bare
+    return str(Fraction(plain))
 
 
 def _after_hashes(text: str) -> str | None:

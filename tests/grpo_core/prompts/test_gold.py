@@ -4,7 +4,7 @@ from decimal import Decimal
 
 import pytest
 
-from grpo_core.prompts.gold import NotTextError, as_text, extract_gold
+from grpo_core.prompts.gold import NotTextError, as_text, extract_gold, gold_key
 
 
 @pytest.mark.parametrize(
@@ -60,3 +60,22 @@ def test_what_is_no_text_is_refused_by_its_type(value: object) -> None:
 )
 def test_gold_is_found_by_its_format(text: str, gold_format: str, gold: str | None) -> None:
     assert extract_gold(text, gold_format) == gold  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        ("19", "19.0", True),
+        ("1/2", "0.50", True),
+        (r"\frac{1}{2}", "2/4", True),
+        ("1,234", "1234", True),
+        ("x + 1", "X+1", True),
+        ("1/0", "2/0", False),
+        ("1e999999999", "2e999999999", False),
+        ("(1,2)", "12", False),
+        ("19", "-19", False),
+        ("9" * 200, "9" * 200 + ".0", False),
+    ],
+)
+def test_golds_that_are_plainly_one_answer(one: str, other: str, same: bool) -> None:
+    assert (gold_key(one) == gold_key(other)) is same
