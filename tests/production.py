@@ -152,10 +152,10 @@ class Production:
 
     def execute(self, statement: str) -> None:
         """Run one statement as the databases' owner."""
-        import psycopg2
+        import psycopg
 
         user, password = self.environment("postgres")["POSTGRES_USER"], SECRETS["POSTGRES_PASSWORD"]
-        connection = psycopg2.connect(
+        connection = psycopg.connect(
             host="127.0.0.1", port=self.ports["5432"], user=user, password=password, dbname="postgres"
         )
         connection.autocommit = True
