@@ -125,7 +125,7 @@ def test_a_stop_leaves_no_update_and_a_changed_action_goes_on(folder, trained):
             do(run, 3)
         assert {path.name for path in (folder / "rounds/0003").iterdir()} == {
             *("plan.parquet", "plan.manifest.json", "plan.timings.json"),
-            *("rollouts", "rewards", "advantages", "gates"),
+            *("labels", "rollouts", "rewards", "difficulty", "advantages", "gates"),
         }
         assert not run.artifact(round_folder(3, "gates")).manifest()
     before = digests(trained)
