@@ -107,6 +107,7 @@ def test_a_worse_candidate_is_left_and_a_killed_run_has_the_same_bytes(known, co
     alone = open_tiny(tmp_path / "alone/run", overrides, rounds=2)
     for number in range(3):
         do(alone, number)
+        apply_retention(alone, number)  # as a run does: nobody needs the checkpoints of a finished update
     record = decision_about(alone, 1)["training"]
     assert (record["decision"], record["is_worse"], record["figures"]["difference"]) == ("refused", True, -1.0)
     assert start_of(alone, 2) == 0
