@@ -121,7 +121,7 @@ def test_a_source_that_joins_a_run_disturbs_no_round_of_it(command, tmp_path):
     assert "changed:" not in again.stdout
     written = config("written", [addition, {"source": str(more), "name": "more", "from_round": 3}])
     assert command("train", written, "--run-dir", fresh, "--rounds", "5", *QUICK).returncode == 0
-    # The round in which the run ended for a while was evaluated for that, and later decisions name that one in their keys.
+    # The round in which the run ended for a while was evaluated for that, and later decisions name it in their keys.
     ended = {name for name in after if "/promotion/" in name} | evaluations
     found = digests(fresh)
     assert {name: found[name] for name in after.keys() - ended} == {name: after[name] for name in after.keys() - ended}
