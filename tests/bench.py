@@ -85,9 +85,13 @@ class Bench:
             os.kill(self.worker(), number)
 
     def await_worker(self) -> None:
-        """Wait until the worker is gone."""
+        """Wait until the worker is gone; as a service manager would, kill it where it takes more than a minute."""
         assert self._worker is not None
-        self._worker.wait(timeout=300)
+        try:
+            self._worker.wait(timeout=60)
+        except subprocess.TimeoutExpired:
+            os.killpg(self._worker.pid, signal.SIGKILL)
+            self._worker.wait(timeout=30)
 
     def restart_server(self) -> None:
         """Down, and up again at the same address with the same database."""
