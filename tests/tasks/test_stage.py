@@ -22,7 +22,7 @@ def stage_of(calls: list[int]) -> Stage:
         config=lambda run: {},
         inputs=lambda run, n: {},
         compute=compute,
-        models=lambda n: ["model"],
+        models=lambda _run, n: ["model"],
         records=("record",),
     )
 
