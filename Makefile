@@ -10,9 +10,8 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 quickstart: $(STAMP)
 	$(BIN)/grpo-rounds train configs/quickstart.yaml
 
-# Three processes on two cores: every test starts one thread, and many wait for servers most of the time. In the order of
-# their names, so that those which wait longest begin first.
-PYTEST := $(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
+# Two processes: every test starts one thread, and many wait for others most of the time.
+PYTEST := $(BIN)/python -m pytest -n 2 --dist loadfile
 
 test: $(STAMP)
 	$(PYTEST)
