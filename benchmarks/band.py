@@ -3,7 +3,7 @@
 ``python -m benchmarks.band`` trains SmolLM2-135M-Instruct on a mix of sums that it nearly always, sometimes, and nearly
 never gets right. In the first epoch, five rounds, both runs take the same prompts; from then on the band leaves out
 what was always or never solved. Printed are the share of groups without variance of each round, and over all rounds the
-rollouts that went into such groups. About six minutes on two quiet cores.
+rollouts that went into such groups.
 """
 
 import argparse

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from said import label
 
 from grpo_core.labels.config import LabelsConfig
 from grpo_core.labels.corrections import Corrections, corrected, corrections
@@ -14,26 +15,6 @@ from grpo_core.labels.tiers import tier_pairs
 from grpo_core.rewards.config import RewardConfig
 from grpo_core.rewards.score import build_reward
 from grpo_core.rewards.verdict import RewardFunction, Sample, Score, Verdict
-
-
-def label(**given: Any) -> Label:
-    values: dict[str, Any] = {
-        "rollout_id": "0001/a/0",
-        "prompt_id": "a",
-        "round": 1,
-        "kind": "verdict",
-        "name": "verdict",
-        "value": "ok",
-        "who": "ann",
-        "at": "2026-01-01T00:00:00.000Z",
-        "rationale": "",
-        "trace_id": "tr-1",
-        "assessment_id": "a-1",
-        "extracted": "41",
-        "completion": "41",
-        "reward": 0.0,
-    }
-    return Label(**values | given)
 
 
 def sample(response: str, prompt: str = "a", index: int = 0, gold: str = "42") -> Sample:

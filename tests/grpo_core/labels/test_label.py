@@ -1,8 +1,10 @@
 """What a person's word means, and whose word is the last."""
 
+from functools import partial
 from typing import Any
 
 import pytest
+import said
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -44,24 +46,7 @@ def test_meaning(name: str, value: Any, is_expectation: bool, expected: tuple[st
     assert meaning(name, value, is_expectation=is_expectation) == expected
 
 
-def label(**given: Any) -> Label:
-    values: dict[str, Any] = {
-        "rollout_id": "0001/a/0",
-        "prompt_id": "a",
-        "round": 1,
-        "kind": "verdict",
-        "name": "verdict",
-        "value": "ok",
-        "who": "ann",
-        "at": "2026-01-01T00:00:00.000Z",
-        "rationale": "",
-        "trace_id": "tr-1",
-        "assessment_id": "a-1",
-        "extracted": "42",
-        "completion": "so 42",
-        "reward": 1.0,
-    }
-    return Label(**values | given)
+label = partial(said.label, extracted="42", completion="so 42", reward=1.0)
 
 
 def test_the_last_word_of_each_person_counts() -> None:
