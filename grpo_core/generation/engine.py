@@ -9,6 +9,8 @@ from pydantic import BaseModel, ConfigDict, Field
 from grpo_core.schemas import Progress, no_progress
 from grpo_core.seeding import hash64
 
+CACHE_TOKENS = 2**18
+
 
 class GenerationConfig(BaseModel):
     """How rollouts are sampled."""
@@ -21,7 +23,13 @@ class GenerationConfig(BaseModel):
     top_p: float = Field(1.0, gt=0, le=1, description="Nucleus sampling; 1 leaves the distribution whole.")
     top_k: int = Field(0, ge=0, description="Only the k likeliest tokens; 0 leaves the distribution whole.")
     max_new_tokens: int = Field(2048, ge=1, description="A completion is cut off after so many tokens.")
-    shard_groups: int = Field(8, ge=1, description="Groups in a shard: one batch, one file, what a kill can cost.")
+    shard_groups: int = Field(8, ge=1, description="Groups in a shard: one file, what a kill can cost.")
+    cache_tokens: int = Field(
+        CACHE_TOKENS,
+        ge=1,
+        description="transformers: tokens, rows times prompt and max_new_tokens, that one batch may hold in its cache; "
+        "a shard that needs more is generated in several batches.",
+    )
 
 
 @dataclass(frozen=True, slots=True)

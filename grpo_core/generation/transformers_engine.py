@@ -14,10 +14,11 @@ from transformers.cache_utils import DynamicCache
 
 from grpo_core.canary import probe_logprobs
 from grpo_core.errors import UserError
+from grpo_core.generation.batches import batches
 from grpo_core.generation.cache import spread
-from grpo_core.generation.engine import Completion, Request, SamplingParams
+from grpo_core.generation.engine import CACHE_TOKENS, Completion, Request, SamplingParams
 from grpo_core.generation.sampling import draw
-from grpo_core.schemas import Progress, no_progress
+from grpo_core.schemas import Progress, no_progress, shifted
 
 # Rows are dropped from the batch once this share of it has ended: each dropping copies the cache.
 _DROP_SHARE = 1 / 8
@@ -29,7 +30,9 @@ class TransformersEngine:
     name = "transformers"
     version = transformers.__version__
 
-    def __init__(self, model: Any, tokenizer: Any) -> None:
+    def __init__(self, model: Any, tokenizer: Any, cache_tokens: int = CACHE_TOKENS) -> None:
+        """Take a model in eval mode; ``cache_tokens`` is the budget of one batch (batches.py)."""
+        self._cache_tokens = cache_tokens
         self._model = model
         self._tokenizer = tokenizer
         self._eos = eos_ids(model, tokenizer)
@@ -42,12 +45,14 @@ class TransformersEngine:
     def generate(
         self, requests: Sequence[Request], sampling: SamplingParams, progress: Progress = no_progress
     ) -> list[list[Completion]]:
-        """All requests in one batch; see ``Engine.generate``."""
-        if not any(request.seeds for request in requests):
-            return [[] for _ in requests]
+        """In as few batches as the budget of cached tokens allows; see ``Engine.generate``."""
         self._check_length(requests, sampling)
+        total = sum(len(request.seeds) for request in requests)
+        found: list[Completion] = []
         with torch.inference_mode():
-            completions = iter(self._decode(requests, sampling, progress))
+            for batch in batches(requests, sampling.max_new_tokens, self._cache_tokens):
+                found += self._decode(batch, sampling, shifted(progress, len(found), total))
+        completions = iter(found)
         return [[next(completions) for _ in request.seeds] for request in requests]
 
     def close(self) -> None:
@@ -56,7 +61,7 @@ class TransformersEngine:
 
     def _check_length(self, requests: Sequence[Request], sampling: SamplingParams) -> None:
         limit = getattr(self._model.config, "max_position_embeddings", None)
-        longest = max(len(request.prompt_ids) for request in requests)
+        longest = max((len(request.prompt_ids) for request in requests), default=0)
         if limit is not None and longest + sampling.max_new_tokens > limit:
             raise UserError(
                 f"A prompt of {longest} tokens and generation.max_new_tokens {sampling.max_new_tokens} exceed the "
@@ -64,7 +69,7 @@ class TransformersEngine:
             )
 
     def _decode(self, requests: Sequence[Request], sampling: SamplingParams, progress: Progress) -> list[Completion]:
-        """The completions of all groups, one after the other.
+        """The completions of all groups of one batch, one after the other.
 
         Shapes: N completions, R rows still in the batch, ``rows_R`` the completion behind each of them.
         """
