@@ -8,35 +8,21 @@ cores, most of them TRL's.
 """
 
 import argparse
-import json
 import os
 import statistics
-import subprocess
-import sys
 import tempfile
 from collections.abc import Callable
-from dataclasses import asdict
 from pathlib import Path
 
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
+from benchmarks.peers.child import ask
 from benchmarks.peers.work import Measured, Work, save_model
 
-ROOT = Path(__file__).resolve().parents[2]
 NAMES = {"trl": "TRL", "ours": "ours", "generate": "generate"}
 STAGES = ("rollouts", "rewards", "update")
-
-
-def measure(contestant: str, work: Work) -> Measured:
-    """One step in a fresh process. Raises SystemExit with its words when it fails."""
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": str(work.threads)}
-    command = [sys.executable, "-m", f"benchmarks.peers.{contestant}", json.dumps(asdict(work))]
-    done = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True)
-    if done.returncode:
-        raise SystemExit(done.stderr[-3000:] or f"{contestant} ended with {done.returncode}")
-    return Measured(**json.loads(done.stdout.splitlines()[-1]))
 
 
 def main() -> None:
@@ -57,7 +43,8 @@ def main() -> None:
         turns = [(seed, name) for seed in range(chosen.repetitions) for name in chosen.only]
         for seed, name in track(turns, "steps", console=out, disable=not out.is_terminal):
             shape = (chosen.prompts, chosen.group, chosen.new_tokens, chosen.threads)
-            found[name].append(measure(name, Work(scratch, *shape, seed, chosen.peer_batch)))
+            work = Work(scratch, *shape, seed, chosen.peer_batch)
+            found[name].append(Measured(**ask(f"benchmarks.peers.{name}", work)))
     out.print(_table(found))
 
 

@@ -5,7 +5,7 @@ import time
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from benchmarks.peers.work import TEMPERATURE, tell, told_work
+from benchmarks.peers.work import TEMPERATURE, prompt_ids, tell, told_work
 
 
 def main() -> None:
@@ -13,7 +13,7 @@ def main() -> None:
     work = told_work()
     tokenizer = AutoTokenizer.from_pretrained(work.model, padding_side="left", local_files_only=True)
     model = AutoModelForCausalLM.from_pretrained(work.model, dtype=torch.float32, local_files_only=True).eval()
-    batch = tokenizer.pad({"input_ids": work.prompt_ids(tokenizer)}, return_tensors="pt")
+    batch = tokenizer.pad({"input_ids": prompt_ids(tokenizer, work.sums(1))}, return_tensors="pt")
     began = time.perf_counter()
     with torch.inference_mode():
         out = model.generate(

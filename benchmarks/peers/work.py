@@ -1,6 +1,7 @@
-"""The work that ``benchmarks.peers`` gives to each contestant: the same model, prompts, counts and hyperparameters."""
+"""The work that ``benchmarks.peers`` and ``benchmarks.learning`` give to each contestant: sums of one-digit numbers."""
 
 import json
+import random
 import resource
 import sys
 from collections.abc import Mapping, Sequence
@@ -10,12 +11,15 @@ from typing import Any
 
 import torch
 
-LEARNING_RATE, KL, CLIP, TEMPERATURE = 1e-5, 0.04, 0.2, 1.0
+Sum = tuple[int, int]
+
+KL, CLIP, TEMPERATURE = 0.04, 0.2, 1.0
+HELD_OUT = 36
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """One step: so many prompts, each answered ``group`` times in at most ``new_tokens`` tokens, and one update."""
+    """A round: so many prompts, each answered ``group`` times in at most ``new_tokens`` tokens, then an update."""
 
     model: str  # folder
     prompts: int
@@ -24,31 +28,40 @@ class Work:
     threads: int
     seed: int
     peer_batch: int  # sequences of one forward pass of a contestant that pads
+    minibatches: int = 1  # optimiser steps of a round
+    learning_rate: float = 1e-5
+    rounds: int = 1  # at most
 
-    def sums(self) -> list[tuple[int, int]]:
-        """The sums asked for; others for another seed."""
-        return [((self.seed * 31 + 7 * place) % 10, (3 * place + self.seed) % 10) for place in range(self.prompts)]
+    def sums(self, round_number: int) -> list[Sum]:
+        """What a round asks; no sum that is held out."""
+        pool = self._shuffled()[HELD_OUT:]
+        order = [place for n in range(round_number + 1) for place in self._epoch(n, len(pool))]
+        start = (round_number - 1) * self.prompts
+        return [pool[place] for place in order[start : start + self.prompts]]
 
-    def messages(self) -> list[list[dict[str, str]]]:
-        """A chat of one question for each prompt."""
-        return [[{"role": "user", "content": f"What is {a} + {b}?"}] for a, b in self.sums()]
+    def held_out(self) -> list[Sum]:
+        """Sums that no round asks."""
+        return self._shuffled()[:HELD_OUT]
 
-    def prompt_ids(self, tokenizer: Any) -> list[list[int]]:
-        """Token ids of each prompt, by the model's own template."""
-        return [
-            list(tokenizer.apply_chat_template(chat, add_generation_prompt=True, tokenize=True, return_dict=False))
-            for chat in self.messages()
-        ]
-
-    def rewards(self, texts: Sequence[str], sums: Sequence[tuple[int, int]]) -> list[float]:
-        """1 where the last number of an answer is the sum."""
+    def rewards(self, texts: Sequence[str], sums: Sequence[Sum]) -> list[float]:
+        """1 where the last number of an answer is the sum, else 0."""
         found = ["".join(sign if sign.isdigit() else " " for sign in text).split() for text in texts]
         return [float(bool(n) and n[-1] == str(a + b)) for n, (a, b) in zip(found, sums, strict=True)]
+
+    def _shuffled(self) -> list[Sum]:
+        pool = [(a, b) for a in range(10) for b in range(10)]
+        random.Random(self.seed).shuffle(pool)
+        return pool
+
+    def _epoch(self, number: int, size: int) -> list[int]:
+        order = list(range(size))
+        random.Random(f"{self.seed}/{number}").shuffle(order)
+        return order
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What one contestant took for one step."""
+    """What one contestant took for one round."""
 
     seconds: dict[str, float]  # by stage
     completion_tokens: int
@@ -57,6 +70,17 @@ class Measured:
     @property
     def whole(self) -> float:
         return sum(self.seconds.values())
+
+
+def chat(pair: Sum) -> list[dict[str, str]]:
+    """The question, as a chat."""
+    return [{"role": "user", "content": f"What is {pair[0]} + {pair[1]}?"}]
+
+
+def prompt_ids(tokenizer: Any, sums: Sequence[Sum]) -> list[list[int]]:
+    """Token ids of each question by the model's own template."""
+    options = {"add_generation_prompt": True, "tokenize": True, "return_dict": False}
+    return [list(tokenizer.apply_chat_template(chat(pair), **options)) for pair in sums]
 
 
 def told_work() -> Work:
