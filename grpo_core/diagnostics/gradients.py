@@ -1,10 +1,11 @@
 """Where in the model the gradient is: its norm by embeddings, thirds of the layers, and head."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import torch
 from torch import Tensor
+from torch.distributed.tensor import DTensor
 
 PARTS = ("embeddings", "early", "middle", "late", "head")
 
@@ -45,4 +46,17 @@ def gradient_norms(parameters: Mapping[str, Tensor]) -> dict[str, float]:
     for part, weight in zip(parts, parameters.values(), strict=False):
         if weight.grad is not None:
             grads.setdefault(part, []).append(weight.grad)
-    return {part: float(torch.nn.utils.get_total_norm(grads[part])) for part in PARTS if part in grads}
+    return {part: float(_norm(grads[part])) for part in PARTS if part in grads}
+
+
+def clip_gradient(parameters: Iterable[Tensor], max_norm: float) -> float:
+    """Scale ``.grad`` down to a global L2 norm, over all ranks where it is sharded; returns what it was."""
+    weights = list(parameters)
+    norm = _norm([weight.grad for weight in weights if weight.grad is not None])
+    torch.nn.utils.clip_grads_with_norm_(weights, max_norm, norm)
+    return float(norm)
+
+
+def _norm(grads: list[Tensor]) -> Tensor:
+    found = torch.nn.utils.get_total_norm(grads)
+    return found.full_tensor() if isinstance(found, DTensor) else found

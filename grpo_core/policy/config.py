@@ -4,6 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from grpo_core.policy.lora_config import LoraConfig
 from grpo_core.policy.ppo_config import PPOConfig
 
 _Beta = Annotated[float, Field(ge=0, lt=1)]
@@ -151,6 +152,18 @@ class UpdateConfig(BaseModel):
     )
     importance: ImportanceConfig = Field(default_factory=ImportanceConfig)
     ppo: PPOConfig = Field(default_factory=PPOConfig)
+    ranks: int = Field(
+        1,
+        ge=1,
+        description="Processes that share the update, one a GPU; each holds its part of weights and moments. Changes "
+        "no result but by the rounding of sums.",
+    )
+    gradient_checkpointing: bool = Field(
+        False,
+        description="True: activations inside decoder layers are computed again in the backward pass instead of held. "
+        "Changes no result.",
+    )
+    lora: LoraConfig | None = Field(None, description="Train adapters of low rank; null: all weights.")
 
     @model_validator(mode="after")
     def _fits_together(self) -> "UpdateConfig":

@@ -7,12 +7,14 @@ padded form, one row a completion, gives the same numbers for models that can't 
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.distributed.fsdp import FSDPModule
 from torch.utils.checkpoint import checkpoint
 
 from grpo_core.policy.batching import PackedGroup
@@ -79,6 +81,25 @@ def completion_logprobs(
     """
     if temperature <= 0:
         raise ValueError(f"temperature {temperature} has no logprobs; it must be above 0")
+    # A sharded model has its weights only inside what it knows as a forward pass.
+    compute = model.flat_logprobs if isinstance(model, FSDPModule) else partial(flat_logprobs, model)
+    found = compute(groups, temperature, want_entropy, form, entropy_gradient, want_hidden)
+    return Logprobs(found[0], found[1] if want_entropy else None, found[2])
+
+
+def flat_logprobs(
+    model: "PreTrainedModel",
+    groups: Sequence[PackedGroup],
+    temperature: float,
+    want_entropy: bool,
+    form: LogprobForm,
+    entropy_gradient: bool,
+    want_hidden: bool,
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """``completion_logprobs`` as a forward pass in FSDP's sense, whose outputs are plain tensors.
+
+    Entropy is zeros when not wanted, hidden None.
+    """
     shared = form.shared_prefix and any(len(group.completions) > 1 for group in groups)
     inputs = _shared_inputs(groups, model) if shared else _padded_inputs(groups, model)
     arguments: dict[str, Any] = {"input_ids": inputs.ids, "attention_mask": inputs.attention_mask, "use_cache": False}
@@ -95,7 +116,7 @@ def completion_logprobs(
         hidden = _pick(model.base_model(**arguments).last_hidden_state.flatten(0, 1), inputs.places)
         options = (temperature, form.softcap, want_entropy, entropy_gradient)
         found = _chunked(model, hidden, inputs.targets, *options)
-    return Logprobs(found[0], found[1] if want_entropy else None, hidden if want_hidden else None)
+    return found[0], found[1], hidden if want_hidden else None
 
 
 def _pick(rows: Tensor, places: Tensor) -> Tensor:

@@ -1,6 +1,7 @@
 """Which forward passes a round's update makes, in order, and those without gradient that come before its steps."""
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -9,6 +10,8 @@ from grpo_core.diagnostics import choose_groups
 from grpo_core.policy.batching import Microbatch, TrainingRollout, microbatches
 from grpo_core.policy.config import UpdateConfig
 from grpo_core.policy.logprobs import LogprobForm
+from grpo_core.policy.lora import base_alone
+from grpo_core.policy.ranks import ALONE, Ranks
 from grpo_core.policy.step import Forward, PlannedStep, plan_steps, record_logprobs, row_crossover
 
 if TYPE_CHECKING:
@@ -72,18 +75,22 @@ def record_before(
     forward: Forward,
     tick: Callable[[], None],
     head: "ValueHead | None",
+    ranks: Ranks = ALONE,
 ) -> None:
     """Fill into the rollouts what the reference and the policy say of them before step one.
 
     Args:
+        reference: None with LoRA, whose base is the reference.
         head: of the values; None in a round without a PPO part.
+        ranks: the processes that share the passes; each fills in all of it.
     """
-    if reference is not None:
-        reference.eval()
-        for rollout, seen in record_logprobs(reference, passes.reference, forward, tick):
+    with base_alone(model) if config.lora is not None and reference is None else nullcontext():
+        judge = reference or model
+        judge.eval()
+        for rollout, seen in record_logprobs(judge, passes.reference, forward, tick, ranks=ranks):
             rollout.ref_logprobs = seen.logprobs
     wanted = config.top_entropy < 1
-    for rollout, seen in record_logprobs(model, passes.before, forward, tick, want_entropy=wanted, head=head):
+    for rollout, seen in record_logprobs(model, passes.before, forward, tick, wanted, head, ranks):
         rollout.old_entropy, rollout.values = seen.entropy, seen.values
         if config.old_logprobs == "trainer":
             rollout.old_logprobs = seen.logprobs

@@ -8,12 +8,16 @@ pass for each rollout, while this comes with the one that is made anyway. Value 
 for they don't pull at the chosen tokens' logprobs.
 """
 
+from collections.abc import Sequence
+
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import torch
 from torch import Tensor
 
-from grpo_core.policy.batching import TrainingRollout
+from grpo_core.policy.batching import Microbatch
+from grpo_core.policy.ranks import ALONE, Ranks
 from grpo_core.policy.segments import Segments
 from grpo_core.schemas import STEPS
 
@@ -22,35 +26,42 @@ class StepShares:
     """The rollouts of one optimiser step, gathered over its micro-batches."""
 
     def __init__(self) -> None:
-        self._rollouts: list[TrainingRollout] = []
-        self._pushes: list[Tensor] = []
-        self._clipped: list[Tensor] = []
+        self._mine: list[tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]] = []
 
-    def add(self, rollouts: list[TrainingRollout], segments: Segments, logprobs: Tensor, clipped: Tensor) -> None:
+    def add(self, segments: Segments, logprobs: Tensor, clipped: Tensor) -> None:
         """A micro-batch after its backward pass.
 
         Args:
             logprobs: (T,), with the gradient that the backward pass left there.
             clipped: (T,) bool, tokens held at a bound.
         """
-        self._rollouts += rollouts
         # Nothing came back where no term of the loss reads the logprobs.
         gradient = torch.zeros_like(logprobs) if logprobs.grad is None else logprobs.grad
-        self._pushes.append(segments.sum(gradient.abs().double()))
-        self._clipped.append(segments.sum(clipped.double()))
+        pushes, held = segments.sum(gradient.abs().double()), segments.sum(clipped.double())
+        self._mine.append((pushes.cpu().numpy(), held.cpu().numpy()))
 
-    def table(self, *, round_number: int, optimizer_step: int, trainer_step: int) -> pa.Table:
+    def table(
+        self,
+        batches: Sequence[Microbatch],
+        *,
+        round_number: int,
+        optimizer_step: int,
+        trainer_step: int,
+        ranks: Ranks = ALONE,
+    ) -> pa.Table:
         """A row a rollout, by prompt and sample; shares are 0 where nothing pushes at all.
 
         Args:
+            batches: of the whole step, in order.
             optimizer_step: within the round, from 1.
             trainer_step: within the run.
+            ranks: those that have the other micro-batches.
         """
-        pushes = torch.cat(self._pushes).cpu().numpy()
-        clipped = torch.cat(self._clipped).cpu().numpy().astype(np.int32)
-        order = sorted(
-            range(len(self._rollouts)), key=lambda n: (self._rollouts[n].prompt_id, self._rollouts[n].sample_index)
-        )
+        rollouts = [rollout for batch in batches for rollout in batch.rollouts]
+        seen = ranks.in_order(self._mine)
+        pushes = np.concatenate([pushes for pushes, _ in seen])
+        clipped = np.concatenate([held for _, held in seen]).astype(np.int32)
+        order = sorted(range(len(rollouts)), key=lambda n: (rollouts[n].prompt_id, rollouts[n].sample_index))
         total = float(pushes[order].sum())  # in this order, so that it does not depend on the micro-batches
         rows = [
             {
@@ -65,6 +76,6 @@ class StepShares:
                 "clipped_tokens": int(clipped[place]),
             }
             for place in order
-            for rollout in (self._rollouts[place],)
+            for rollout in (rollouts[place],)
         ]
         return pa.Table.from_pylist(rows, schema=STEPS)

@@ -10,13 +10,14 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from grpo_core.diagnostics.gradients import gradient_norms
+from grpo_core.diagnostics.gradients import clip_gradient, gradient_norms
 from grpo_core.policy.batching import Microbatch, TrainingRollout, microbatches, minibatches
 from grpo_core.policy.config import NonFiniteUpdate, UpdateConfig
 from grpo_core.policy.logprobs import LogprobForm, Logprobs, completion_logprobs
 from grpo_core.policy.losses import MAXIMA, LossInputs, LossSums, clipped_tokens, denominator, loss_sums
 from grpo_core.policy.mixed import Divisors, Mixture
 from grpo_core.policy.optimizer import TrainerState, learning_rate_at, trainable_parameters, warmup_at
+from grpo_core.policy.ranks import ALONE, Ranks
 from grpo_core.policy.segments import Segments
 from grpo_core.policy.shares import StepShares
 from grpo_core.policy.value import ValueHead
@@ -145,20 +146,26 @@ def record_logprobs(
     tick: Callable[[], None],
     want_entropy: bool = False,
     head: ValueHead | None = None,
+    ranks: Ranks = ALONE,
 ) -> Iterator[tuple[TrainingRollout, Recorded]]:
     """Each rollout with what a model says of it without gradient; ``tick`` is called after each micro-batch."""
-    for batch in batches:
+    mine: list[list[Recorded]] = []
+    for turn in ranks.turns(batches):
         with torch.no_grad():
-            found = forward(model, batch, want_entropy, want_hidden=head is not None)
+            found = forward(model, turn.mine, want_entropy, want_hidden=head is not None)
             values = None if head is None or found.hidden is None else head(found.hidden)
-        cuts = np.cumsum([len(rollout.completion_ids) for rollout in batch.rollouts])[:-1]
-        logprobs = np.split(found.logprobs.cpu().numpy(), cuts)
-        entropies, values = (
-            [None] * len(logprobs) if flat is None else np.split(flat.cpu().numpy(), cuts)
-            for flat in (found.entropy, values)
-        )
-        yield from zip(batch.rollouts, map(Recorded, logprobs, entropies, values), strict=True)
-        tick()
+        if turn.is_mine:
+            cuts = np.cumsum([len(rollout.completion_ids) for rollout in turn.mine.rollouts])[:-1]
+            logprobs = np.split(found.logprobs.cpu().numpy(), cuts)
+            entropies, values = (
+                [None] * len(logprobs) if flat is None else np.split(flat.cpu().numpy(), cuts)
+                for flat in (found.entropy, values)
+            )
+            mine.append(list(map(Recorded, logprobs, entropies, values)))
+        for _ in turn.batches:
+            tick()
+    for batch, recorded in zip(batches, ranks.in_order(mine), strict=True):
+        yield from zip(batch.rollouts, recorded, strict=True)
 
 
 def run_step(
@@ -174,6 +181,7 @@ def run_step(
     max_new_tokens: int | None,
     mixture: Mixture | None = None,
     shares: StepShares | None = None,
+    ranks: Ranks = ALONE,
 ) -> StepSums:
     """Accumulate the gradient of the step's loss over its micro-batches, clip it, step.
 
@@ -183,6 +191,7 @@ def run_step(
         mixture: mixes PPO in and is stepped, too; None: GRPO alone. The head's gradient is clipped by itself, so that
             its size never shortens the policy's step.
         shares: takes up what each rollout does to the step; None: nobody asks.
+        ranks: the processes that share the step, of which each comes to the same sums.
 
     Raises:
         NonFiniteUpdate: before parameters or state are changed.
@@ -197,7 +206,8 @@ def run_step(
     held = partial(clipped_tokens, config=config, clip_low=widths[0], clip_high=widths[1])
     names = [field.name for field in fields(LossSums)]
     totals = dict.fromkeys([*names, "value_loss"], 0.0)
-    for batch in step.batches:
+    for turn in ranks.turns(step.batches):
+        batch = turn.mine
         found = forward(
             model,
             batch,
@@ -205,28 +215,34 @@ def run_step(
             entropy_gradient=config.entropy_coef > 0,
             want_hidden=mixture is not None,
         )
-        inputs = _loss_inputs(batch, found, config, threshold)
-        if shares is not None:
-            inputs.logprobs.retain_grad()
-        if mixture is None:
-            sums, value_loss = objective(inputs), torch.zeros_like(inputs.advantages[0])
+        if turn.is_mine:
+            inputs = _loss_inputs(batch, found, config, threshold)
+            if shares is not None:
+                inputs.logprobs.retain_grad()
+            if mixture is None:
+                sums, value_loss = objective(inputs), torch.zeros_like(inputs.advantages[0])
+            else:
+                assert found.hidden is not None
+                sums, value_loss = mixture.sums(objective, inputs, found.hidden, batch, whole, live)
+            told = {name: getattr(sums, name).detach() for name in names} | {"value_loss": value_loss}
+            seen, loss = torch.stack([value.float() for value in told.values()]), sums.loss / whole.loss
         else:
-            assert found.hidden is not None
-            sums, value_loss = mixture.sums(objective, inputs, found.hidden, batch, whole, live)
-        told = {name: getattr(sums, name).detach() for name in names} | {"value_loss": value_loss}
-        values = torch.stack([value.float() for value in told.values()]).tolist()
-        for name, value in zip(told, values, strict=True):
-            totals[name] = max(totals[name], value) if name in MAXIMA else totals[name] + value
+            seen, loss = found.logprobs.new_zeros(len(totals)), found.logprobs.sum() * 0.0
+        for row in ranks.rows(seen, turn):
+            for name, value in zip(totals, row.tolist(), strict=True):
+                totals[name] = max(totals[name], value) if name in MAXIMA else totals[name] + value
         _require_finite(totals["loss"], "loss", state, step)
-        (sums.loss / whole.loss).backward()  # type: ignore[no-untyped-call]
-        if shares is not None:
+        loss.backward()  # type: ignore[no-untyped-call]
+        if shares is not None and turn.is_mine:
             clipped = held(inputs) if mixture is None else mixture.clipped(held, inputs, batch)
-            shares.add(batch.rollouts, inputs.segments, inputs.logprobs, clipped)
-        tick()
+            shares.add(inputs.segments, inputs.logprobs, clipped)
+        for _ in turn.batches:
+            tick()
     norms = gradient_norms(parameters)
-    norm = float(torch.nn.utils.clip_grad_norm_(list(parameters.values()), config.max_grad_norm))
+    norm = clip_gradient(parameters.values(), config.max_grad_norm)
     _require_finite(norm, "gradient norm", state, step)
     if mixture is not None:
+        ranks.add_up(mixture.state.head.parameters())
         _require_finite(mixture.clip_gradient(config.max_grad_norm), "value head's gradient norm", state, step)
         mixture.step(warmup_at(mixture.state.step, config))
     rate = learning_rate_at(state.step, config)

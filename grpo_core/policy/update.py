@@ -4,6 +4,7 @@ Cheap to import: torch loads inside ``update_policy``, because every config file
 """
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
@@ -21,7 +22,9 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from grpo_core.policy.checkpoint import Checkpoints
+    from grpo_core.policy.logprobs import LogprobForm
     from grpo_core.policy.optimizer import TrainerState
+    from grpo_core.policy.ranks import Ranks
 
 __all__ = ["NonFiniteUpdate", "TrainingRollout", "UpdateConfig", "UpdateMetrics", "update_policy"]
 
@@ -45,6 +48,8 @@ def update_policy(
     checkpoints: "Checkpoints | None" = None,
     progress: Progress = no_progress,
     on_step: Callable[[pa.Table], None] = _unheard,
+    form: "LogprobForm | None" = None,
+    ranks: "Ranks | None" = None,
 ) -> UpdateMetrics:
     """Change the model and the optimiser's state in place by epochs * minibatches steps on the round's rollouts.
 
@@ -56,7 +61,7 @@ def update_policy(
     Args:
         model: the policy in float32 (master weights), on its device.
         reference: the fixed policy of the KL, of the same architecture; not used when kl_coef is 0 or every rollout
-            brings its ref_logprobs.
+            brings its ref_logprobs. None with ``config.lora``: then the model without its adapter is the reference.
         rollouts: all of the round; rollouts of one prompt_id are a group.
         temperature: of the sampler.
         max_new_tokens: of the sampler; needed by aggregation constant without a constant_length.
@@ -65,6 +70,9 @@ def update_policy(
         progress: hears of done and total micro-batches, passes without gradient included.
         on_step: hears of every step, in order, which rollouts it took and their shares of it (``STEPS``; shares.py);
             of steps taken before an interruption together.
+        form: how the model's logprobs are computed; None: found out by trying, which needs a model in float32.
+        ranks: the processes that make this very call together on a model that is sharded over them (sharded.py); every
+            one comes to the same result, which is that of one process but for the rounding of sums. None: one alone.
 
     Raises:
         Stopped: it was asked for (``interrupt``); a checkpoint was saved where ``checkpoints`` found it due.
@@ -76,18 +84,21 @@ def update_policy(
     from grpo_core.policy.checkpoint import Place, load_place, save_place
     from grpo_core.policy.form import inspect_model
     from grpo_core.policy.kl import reward_penalties
+    from grpo_core.policy.layers import recomputed_layers
     from grpo_core.policy.mixed import Mixture, set_targets
     from grpo_core.policy.optimizer import build_optimizer, random_numbers
     from grpo_core.policy.passes import Passes, lacking_reference, record_before
+    from grpo_core.policy.ranks import ALONE
     from grpo_core.policy.shares import StepShares
     from grpo_core.policy.step import Forward, record_logprobs, run_step
     from grpo_core.policy.value import new_value_state
 
+    ranks = ranks or ALONE
     alpha = config.ppo.alpha(round_number)
     kept = _in_any_loss(rollouts, config, alpha)
     if not kept:
         return UpdateMetrics(steps=0, tokens=0)
-    if lacking_reference(kept, config) and reference is None:
+    if lacking_reference(kept, config) and reference is None and config.lora is None:
         raise ValueError(f"kl_coef {config.kl_coef} needs a reference policy; give one or set update.kl_coef to 0")
     if config.old_logprobs == "trainer":
         for rollout in kept:
@@ -101,10 +112,11 @@ def update_policy(
     if alpha < 1:
         optimizer_state.value = optimizer_state.value or new_value_state(model)
         mixture = Mixture(alpha, optimizer_state.value, config)
-    with random_numbers(optimizer_state, model.device, seed):
+    recomputed = recomputed_layers(model) if config.gradient_checkpointing else nullcontext()
+    with random_numbers(optimizer_state, model.device, seed), recomputed:
         if place is None:
             longest = max(len(r.prompt_ids) + len(r.completion_ids) for r in kept)
-            place = Place(inspect_model(model, longest), [], [])
+            place = Place(form or inspect_model(model, longest), [], [])
         sums = place.sums
         for rows in place.shares:
             on_step(rows)
@@ -119,7 +131,7 @@ def update_policy(
 
         if not sums:
             head = None if mixture is None else mixture.state.head
-            record_before(model, reference, passes, config, forward, tick, head)
+            record_before(model, reference, passes, config, forward, tick, head, ranks)
         value_metrics = None if mixture is None else set_targets(kept, config)
         if config.kl_in == "reward" and config.kl_coef > 0:
             live = [rollout for rollout in kept if rollout.in_loss]
@@ -140,18 +152,27 @@ def update_policy(
                 max_new_tokens=max_new_tokens,
                 mixture=mixture,
                 shares=shares,
+                ranks=ranks,
             )
             sums.append(done_step)
             place.shares.append(
-                shares.table(round_number=round_number, optimizer_step=len(sums), trainer_step=optimizer_state.step)
+                shares.table(
+                    step.batches,
+                    round_number=round_number,
+                    optimizer_step=len(sums),
+                    trainer_step=optimizer_state.step,
+                    ranks=ranks,
+                )
             )
             on_step(place.shares[-1])
             if checkpoints is not None and checkpoints.due(len(sums), len(passes.steps)):
                 optimizer_state.take_random_numbers(model.device)
-                checkpoints.save(len(sums), lambda folder: save_place(folder, model, optimizer_state, kept, place))
+                checkpoints.save(
+                    len(sums), lambda folder: save_place(folder, model, optimizer_state, kept, place, ranks)
+                )
             if len(sums) < len(passes.steps):  # after the last one the files come next
                 interrupt.safe_point()
-        compared = [(r, seen.logprobs) for r, seen in record_logprobs(model, passes.after, forward, tick)]
+        compared = [(r, seen.logprobs) for r, seen in record_logprobs(model, passes.after, forward, tick, ranks=ranks)]
     direction = update_direction(
         [r.old_logprobs for r, _ in compared], [after for _, after in compared], [r.advantage for r, _ in compared]
     )

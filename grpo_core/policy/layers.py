@@ -1,0 +1,59 @@
+"""A model's decoder layers, and how they are computed again in the backward pass instead of held."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+from transformers.modeling_layers import GradientCheckpointingLayer
+
+from grpo_core.errors import UserError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+
+def decoder_layers(model: "PreTrainedModel") -> list[nn.Module]:
+    """The outermost layers that transformers itself would compute again, in order.
+
+    Raises:
+        UserError: it knows of none.
+    """
+    found: list[nn.Module] = []
+    inner: set[nn.Module] = set()
+    for module in model.modules():
+        if isinstance(module, GradientCheckpointingLayer) and module not in inner:
+            found.append(module)
+            inner.update(module.modules())
+    if not found:
+        raise UserError(
+            f"transformers names no layers of {type(model).__name__} that could be sharded or computed again; set "
+            "update.ranks to 1 and update.gradient_checkpointing to false."
+        )
+    return found
+
+
+@contextmanager
+def recomputed_layers(model: "PreTrainedModel") -> Iterator[None]:
+    """Inside, the inputs of decoder layers alone are held, and the backward pass computes the layers again.
+
+    transformers' own switch acts in training mode only, in which there is dropout. Names of parameters stay as they
+    are, and so do gradients: the same kernels see the same numbers. A sharded model is gathered for it once more.
+    """
+    layers = decoder_layers(model)
+    for layer in layers:
+        layer.forward = partial(_again_in_backward, layer.forward)  # below FSDP's hooks, which gather the weights
+    try:
+        yield
+    finally:
+        for layer in layers:
+            del layer.forward
+
+
+def _again_in_backward(forward: Any, *args: Any, **kwargs: Any) -> Any:
+    if not torch.is_grad_enabled():
+        return forward(*args, **kwargs)
+    return checkpoint(forward, *args, use_reentrant=False, preserve_rng_state=False, **kwargs)
