@@ -19,6 +19,7 @@ from dataclasses import asdict, dataclass, replace
 
 from grpo_core import interrupt
 from grpo_core.errors import UserError
+from grpo_core.known_objects import KnownObjects
 from grpo_core.objects import Objects, Seen
 from grpo_core.process_identity import here, is_dead
 
@@ -92,6 +93,7 @@ class Lease:
 
     def __init__(self, objects: Objects, path: str, uri: str) -> None:
         self._objects, self._path, self._uri = objects, path, uri
+        self.known = KnownObjects(objects.fs)  # of what lies in the folder
         self._holder = Holder(
             owner=uuid.uuid4().hex,
             host=socket.gethostname(),

@@ -50,7 +50,7 @@ class Objects:
     def __init__(self, fs: Any) -> None:
         from botocore.exceptions import BotoCoreError  # comes with s3fs alone
 
-        self._fs = fs
+        self.fs = fs
         self._no_answer: type[Exception] = BotoCoreError  # no connection, no credentials: s3fs leaves these as they are
 
     def read(self, path: str) -> Seen | None:
@@ -58,18 +58,22 @@ class Objects:
         bucket, key = self._split(path)
 
         async def get() -> tuple[bytes, dict[str, Any]]:
-            answer = await self._fs._call_s3("get_object", Bucket=bucket, Key=key)
+            answer = await self.fs._call_s3("get_object", Bucket=bucket, Key=key)
             async with answer["Body"] as body:
                 return bytes(await body.read()), answer
 
         try:
-            data, answer = sync(self._fs.loop, get)
+            data, answer = sync(self.fs.loop, get)
         except FileNotFoundError:
             return None
         except self._no_answer as error:
             raise OSError(str(error)) from error
         now = email.utils.parsedate_to_datetime(answer["ResponseMetadata"]["HTTPHeaders"]["date"])
         return Seen(data, answer["ETag"], (now - answer["LastModified"]).total_seconds())
+
+    def read_bytes(self, path: str) -> bytes:
+        """All of an object. Raises FileNotFoundError."""
+        return bytes(self.fs.cat_file(path))
 
     def exists(self, path: str) -> bool:
         return self._head(path) is not None
@@ -94,7 +98,7 @@ class Objects:
         if os.path.getsize(source) < _ONE_PUT:
             self._put(path, source.read_bytes(), sha256)
         else:
-            self._fs.put_file(str(source), path, Metadata={_SHA256: sha256})
+            self.fs.put_file(str(source), path, Metadata={_SHA256: sha256})
 
     def put_if(self, path: str, data: bytes, tag: str | None) -> str | None:
         """Write a small object where the one there has this tag, or with None where there is none.
@@ -145,7 +149,7 @@ class Objects:
 
     def _call(self, method: str, **arguments: Any) -> Any:
         try:
-            return self._fs.call_s3(method, **arguments)
+            return self.fs.call_s3(method, **arguments)
         except self._no_answer as error:
             raise OSError(str(error)) from error
 
@@ -173,7 +177,7 @@ class Objects:
             more["ContinuationToken"] = answer["NextContinuationToken"]
 
     def _split(self, path: str) -> tuple[str, str]:
-        bucket, key, _ = self._fs.split_path(path)
+        bucket, key, _ = self.fs.split_path(path)
         return str(bucket), str(key)
 
 

@@ -81,7 +81,15 @@ class Store:
             ) from error
         self.is_local = isinstance(self.fs, LocalFileSystem)
         self.uri = self.root if self.is_local else str(uri).rstrip("/")
-        self.objects = objects_of(self.fs)
+        self._objects = objects_of(self.fs)
+
+    @property
+    def objects(self) -> Objects | None:
+        """The objects of an S3-compatible store; with a memory while this process holds the lock of the folder."""
+        if self._objects is None:
+            return None
+        lease = lease_over(f"{self.root}/")
+        return self._objects if lease is None else lease.known
 
     def serving(self, relative: str) -> "Store":
         """The store in whose file system a path lies: this one, unless it is laid over another (overlay.py)."""
@@ -121,7 +129,8 @@ class Store:
         return sorted(name for name in names if name.startswith("."))
 
     def read_bytes(self, relative: str) -> bytes:
-        return bytes(self.fs.cat_file(self.path(relative)))
+        full = self.path(relative)
+        return self.objects.read_bytes(full) if self.objects else bytes(self.fs.cat_file(full))
 
     def record(self, relative: str) -> FileRecord | None:
         """Digest and size of a file as it lies there now, or None when it does not exist.
