@@ -1,5 +1,6 @@
 """What the holder of a folder's lock has learnt of its objects: nobody else changes them, so each is asked for once."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,12 @@ class KnownObjects(Objects):
         if found is None:
             raise FileNotFoundError(path)
         return found
+
+    def read_many(self, paths: Sequence[str]) -> dict[str, bytes]:
+        unknown = [path for path in paths if path not in self._texts]
+        found = super().read_many(unknown)
+        self._texts.update({path: found.get(path) for path in unknown if _is_small(path)})
+        return found | {path: text for path in paths if (text := self._texts.get(path)) is not None}
 
     def exists(self, path: str) -> bool:
         if path in self._digests:

@@ -9,7 +9,8 @@ import base64
 import email.utils
 import hashlib
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,8 @@ from fsspec.asyn import sync
 _SHA256 = "sha256"  # the object's metadata that tells its digest, also where it was uploaded in parts
 _ONE_PUT = 100 << 20  # bytes; larger files go up in parts
 _LISTED = 1000  # keys a request
+_AT_ONCE = 16  # requests
+_TRIES = 4  # to read an object whose answers break off
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,15 +51,24 @@ class Objects:
     """The objects that an ``s3fs.S3FileSystem`` reaches. Paths are ``bucket/key``; errors are those of s3fs."""
 
     def __init__(self, fs: Any) -> None:
-        from botocore.exceptions import BotoCoreError  # comes with s3fs alone
+        from botocore.exceptions import BotoCoreError  # both come with s3fs alone
+        from s3fs.core import S3_RETRYABLE_ERRORS
 
         self.fs = fs
+        self._broken: tuple[type[Exception], ...] = S3_RETRYABLE_ERRORS  # an answer that ended in the middle
         self._no_answer: type[Exception] = BotoCoreError  # no connection, no credentials: s3fs leaves these as they are
 
     def read(self, path: str) -> Seen | None:
         """An object with its tag; None when there is none."""
         bucket, key = self._split(path)
+        for _ in range(_TRIES):
+            try:
+                return self._get(bucket, key)
+            except self._broken as error:
+                last = error
+        raise OSError(str(last)) from last
 
+    def _get(self, bucket: str, key: str) -> Seen | None:
         async def get() -> tuple[bytes, dict[str, Any]]:
             answer = await self.fs._call_s3("get_object", Bucket=bucket, Key=key)
             async with answer["Body"] as body:
@@ -73,7 +85,16 @@ class Objects:
 
     def read_bytes(self, path: str) -> bytes:
         """All of an object. Raises FileNotFoundError."""
-        return bytes(self.fs.cat_file(path))
+        seen = self.read(path)
+        if seen is None:
+            raise FileNotFoundError(path)
+        return seen.data
+
+    def read_many(self, paths: Sequence[str]) -> dict[str, bytes]:
+        """All of each object that exists, many at a time."""
+        with ThreadPoolExecutor(_AT_ONCE) as threads:
+            found = zip(paths, threads.map(self.read, paths), strict=True)
+            return {path: seen.data for path, seen in found if seen is not None}
 
     def exists(self, path: str) -> bool:
         return self._head(path) is not None
