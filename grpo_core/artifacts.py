@@ -241,6 +241,8 @@ class Artifact:
 def read_parquet(store: Store, relative: str, schema: pa.Schema) -> pa.Table:
     """One Parquet file as a table of exactly this schema."""
     serving = store.serving(relative)
+    if serving.objects:  # one request for all of it
+        return pq.read_table(pa.BufferReader(serving.read_bytes(relative)), schema=schema).cast(schema)
     with serving.fs.open(serving.path(relative), "rb") as stream:
         return pq.read_table(stream, schema=schema).cast(schema)
 
@@ -337,6 +339,6 @@ class ArtifactWriter:
             metrics=dict(sorted((metrics or {}).items())),
             finished_at=time.time(),
         )
-        self.store.write_bytes(self.artifact.manifest_file, manifest.to_bytes())
+        self.store.publish(self.artifact.manifest_file, manifest.to_bytes())
         self.artifact.remove_marks()
         return manifest
