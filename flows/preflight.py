@@ -19,7 +19,7 @@ from tasks.tracking_place import place_of
 
 
 def checks(config: RunConfig, run_dir: str) -> list[Callable[[], object]]:
-    """One call for each thing that the config points to: MLflow's address, rewards, device, engine, model, each data source.
+    """One call for each thing that a config points to: MLflow's address, rewards, device, engine, model, data sources.
 
     A run that has its starting policy and the prompts of a source already needs neither the model nor that source.
     Each call raises UserError when its thing is not usable, NotHere when only this machine lacks it.
