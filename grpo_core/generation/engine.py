@@ -1,14 +1,14 @@
 """What an engine is: token ids and seeds in; ids, logprobs and the reason for the end out."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, runtime_checkable
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from grpo_core.errors import UserError
 from grpo_core.generation.vllm_config import ServerConfig, VllmConfig
-from grpo_core.schemas import Progress, no_progress
+from grpo_core.schemas import Progress, no_progress, shifted
 from grpo_core.seeding import hash64
 
 CACHE_TOKENS = 2**18
@@ -101,6 +101,33 @@ class Engine(Protocol):
     def close(self) -> None:
         """Free what the engine holds."""
         ...
+
+
+@runtime_checkable
+class ManyBatches(Protocol):
+    """An engine that can work at several batches at a time."""
+
+    def generate_batches(
+        self, batches: Sequence[Sequence[Request]], sampling: SamplingParams, progress: Progress = no_progress
+    ) -> Iterator[list[list[Completion]]]:
+        """See the function ``generate_batches``."""
+        ...
+
+
+def generate_batches(
+    engine: Engine, batches: Sequence[Sequence[Request]], sampling: SamplingParams, progress: Progress = no_progress
+) -> Iterator[list[list[Completion]]]:
+    """What ``Engine.generate`` gives for each batch, in order, side by side where the engine can.
+
+    ``progress`` counts the completions of all batches.
+    """
+    if isinstance(engine, ManyBatches):
+        yield from engine.generate_batches(batches, sampling, progress)
+        return
+    total, done = sum(len(request.seeds) for batch in batches for request in batch), 0
+    for batch in batches:
+        yield engine.generate(batch, sampling, shifted(progress, done, total))
+        done += sum(len(request.seeds) for request in batch)
 
 
 def seeds_for(run_seed: int, round_number: int, prompt_id: str, group_size: int) -> list[int]:
