@@ -9,7 +9,7 @@ import hashlib
 import json
 import posixpath
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -309,6 +309,13 @@ class ArtifactWriter:
         if found is not None:
             self.files[name], self.rows[name] = found
         return found is not None
+
+    def take_up_marked(self, names: Sequence[str]) -> None:
+        """Count those of these files that other processes have finished by now."""
+        marks = set(self.store.hidden_files(self.artifact.folder))
+        for name in names:
+            if not self.has(name) and posixpath.basename(self.artifact.mark_file(name)) in marks:
+                self.take_up(name)
 
     def write_table(self, name: str, table: pa.Table) -> None:
         """Write one Parquet file and mark it as finished, so that a kill after this moment does not lose it."""

@@ -9,6 +9,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from grpo_core.advantages.config import AdvantageConfig
+from grpo_core.cluster import ClusterConfig
 from grpo_core.errors import UserError
 from grpo_core.evaluation import EvaluationConfig
 from grpo_core.gates.config import GatesConfig
@@ -74,6 +75,7 @@ class RunConfig(BaseModel):
     evaluation: EvaluationConfig = Field(default_factory=EvaluationConfig)
     promotion: PromotionConfig = Field(default_factory=PromotionConfig)
     retention: RetentionConfig = Field(default_factory=RetentionConfig)
+    cluster: ClusterConfig = Field(default_factory=ClusterConfig)
     tracking: TrackingConfig = Field(default_factory=TrackingConfig)
 
     @model_validator(mode="before")

@@ -26,6 +26,7 @@ from grpo_core.process_identity import here, is_dead
 LEASE_SECONDS = 60.0  # without a renewal for so long, a lock may be taken over
 RENEW_SECONDS = 10.0
 MARGIN_SECONDS = 10.0  # the owner stops so much sooner: its last put may still be on the way
+LOCK = ".lock"  # lies in a folder that has one writer at a time
 _ROUNDING_SECONDS = 2.0  # the store tells whole seconds
 
 
@@ -194,7 +195,26 @@ class Lease:
         self._tag, self._holder, self._renewed_at = tag, renewed, began
 
 
-_leases: dict[str, Lease] = {}  # by the folder that each is the lock of
+class Borrowed:
+    """In another process than the holder's, which has sent work there: every write asks the store who has the lock."""
+
+    def __init__(self, objects: Objects, path: str, owner: str, uri: str) -> None:
+        self.known, self.owner = objects, owner
+        self._path, self._uri = path, uri
+
+    def require(self) -> None:
+        """One request. Raises LeaseLost when the lock is the sender's no longer."""
+        seen = self.known.read(self._path)
+        holder = Holder.from_bytes(seen.data, self._path) if seen else None
+        if seen is None or holder is None or holder.owner != self.owner or holder.free:
+            raise LeaseLost(
+                f"The run '{self._uri}' is written by {holder or 'nobody'} now, so this worker has stopped."
+            )
+
+    confirm = require
+
+
+_leases: dict[str, Lease | Borrowed] = {}  # by the folder that each is the lock of
 
 
 @contextmanager
@@ -210,7 +230,17 @@ def holding(lease: Lease, folder: str) -> Iterator[None]:
         lease.release()
 
 
-def lease_over(path: str) -> Lease | None:
+@contextmanager
+def borrowing(objects: Objects, folder: str, owner: str, uri: str) -> Iterator[None]:
+    """Write below a folder for the one that holds its lock, in another process."""
+    _leases[folder] = Borrowed(objects, f"{folder}/{LOCK}", owner, uri)
+    try:
+        yield
+    finally:
+        del _leases[folder]
+
+
+def lease_over(path: str) -> Lease | Borrowed | None:
     """The lease by which this process writes a path; None where it holds none."""
     return next((lease for folder, lease in _leases.items() if path.startswith(f"{folder}/")), None)
 

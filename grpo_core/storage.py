@@ -23,13 +23,12 @@ from safetensors import SafetensorError
 
 from grpo_core import faults
 from grpo_core.errors import UserError
-from grpo_core.lease import LeaseLost, lease_over
+from grpo_core.lease import LOCK, LeaseLost, lease_over
 from grpo_core.objects import Objects, objects_of
 
 _CHUNK = 1 << 20
 _SCRATCH = ".tmp-"
 _TRIES = 3  # to publish what a late put of another process came before
-LOCK = ".lock"  # lies in a folder that has one writer at a time
 
 
 @dataclass(frozen=True, slots=True)

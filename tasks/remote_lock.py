@@ -10,9 +10,9 @@ from contextlib import ExitStack, contextmanager
 
 from grpo_core import interrupt
 from grpo_core.errors import UserError
-from grpo_core.lease import Held, Lease, holding
+from grpo_core.lease import LOCK, Held, Lease, holding
 from grpo_core.objects import Objects
-from grpo_core.storage import LOCK, Store
+from grpo_core.storage import Store
 
 UNLOCKED = "GRPO_ROUNDS_UNLOCKED"  # set to 1, it says that whoever starts runs sees to it that each has one writer
 _LOOK_SECONDS = 1.0

@@ -18,8 +18,9 @@ import yaml
 from grpo_core.artifacts import Artifact
 from grpo_core.config import Change, RunConfig, changes, parse_config, to_yaml
 from grpo_core.errors import UserError
+from grpo_core.lease import LOCK
 from grpo_core.prompts.joining import with_joining_rounds
-from grpo_core.storage import LOCK, Store
+from grpo_core.storage import Store
 from tasks.branch import Branch, open_store, read_branch
 from tasks.remote_lock import RunIsHeld, remote_writer
 
