@@ -1,0 +1,161 @@
+"""Bytes that the forward and backward pass of a micro-batch holds, found by running the real code on fake tensors.
+
+A fake tensor (PyTorch's FakeTensorMode) has a shape, a dtype and a device, and no bytes. The passes of the update run
+on it as they are, kernels' choices included; a dispatch mode counts each storage from its making to its end. So the
+count follows the model's architecture and this project's code without a formula for either.
+"""
+
+import copy
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_iter
+from torch.utils.weak import WeakIdKeyDictionary
+
+from grpo_core.estimate.shapes import meta_model
+from grpo_core.policy.batching import Microbatch
+from grpo_core.policy.logprobs import LogprobForm, completion_logprobs
+
+SMALL_BYTES = 2**25
+"""glibc maps larger blocks by themselves, at most from here on (M_MMAP_THRESHOLD_MAX), and they leave no holes."""
+
+_DEPTHS = (2, 3)
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """Bytes of one micro-batch beside weights, gradients and moments."""
+
+    activations: int  # when the last layer's output is there
+    most: int  # at the highest point of both passes
+    small: int  # thereof in storages of less than SMALL_BYTES
+
+    def beyond(self, other: "Held", times: int) -> "Held":
+        """This, and ``times`` the difference to another."""
+        return Held(
+            *(getattr(self, name) + times * (getattr(self, name) - getattr(other, name)) for name in self.__slots__)
+        )
+
+
+def trace_microbatch(
+    model_config: Any,
+    batch: Microbatch,
+    form: LogprobForm,
+    *,
+    temperature: float = 1.0,
+    autocast: bool = False,
+    dtype: torch.dtype = torch.float32,
+    prepare: Callable[[Any], None] | None = None,
+) -> Held:
+    """What one micro-batch holds. Models of more layers than three are traced with two and with three.
+
+    All layers of a model take the same bytes, so what is held grows by the same amount with each.
+
+    Args:
+        model_config: of transformers.
+        autocast: compute in bfloat16 under autocast, copies of the weights included.
+        dtype: of the weights.
+        prepare: does to the model what the trainer does: adapters, layers computed again.
+
+    Raises:
+        Exception: whatever an architecture raises that looks at the values of its tensors.
+    """
+    layers = model_config.get_text_config().num_hidden_layers
+    depths = _DEPTHS if layers > _DEPTHS[1] else (layers,)
+    found = [
+        _trace(_cut(model_config, depth), batch, form, temperature, autocast, dtype, prepare) for depth in depths
+    ]
+    return found[-1] if len(found) == 1 else found[1].beyond(found[0], layers - depths[1])
+
+
+def _cut(model_config: Any, depth: int) -> Any:
+    cut = copy.deepcopy(model_config)
+    text = cut.get_text_config()
+    text.num_hidden_layers = depth
+    if getattr(text, "layer_types", None):
+        text.layer_types = list(text.layer_types)[:depth]
+    return cut
+
+
+def _trace(
+    model_config: Any,
+    batch: Microbatch,
+    form: LogprobForm,
+    temperature: float,
+    autocast: bool,
+    dtype: torch.dtype,
+    prepare: Callable[[Any], None] | None,
+) -> Held:
+    model = meta_model(model_config, dtype)
+    if prepare is not None:
+        prepare(model)
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        _make_fake(model)
+        for weight in model.parameters():
+            if weight.requires_grad:
+                weight.grad = torch.empty_like(weight)
+        live = _LiveBytes()
+        for tensor in (*model.parameters(), *model.buffers()):
+            live.leave_out(tensor)
+            if tensor.grad is not None:
+                live.leave_out(tensor.grad)
+        model.base_model.register_forward_hook(lambda *_: live.trunk_done())
+        with live:
+            with torch.autocast("cpu", dtype=torch.bfloat16, enabled=autocast):
+                found = completion_logprobs(model, batch.groups, temperature, want_entropy=True, form=form)
+            found.logprobs.sum().backward()  # type: ignore[no-untyped-call]
+    return Held(live.trunk, live.most, live.small_then)
+
+
+def _make_fake(model: nn.Module) -> None:
+    """Put fake tensors of the CPU in the place of a model's meta tensors, ties kept. ``Module.to`` refuses."""
+    made: dict[int, Any] = {}
+    for module in model.modules():
+        for name, weight in module._parameters.items():
+            if weight is not None and id(weight) not in made:
+                fake = torch.empty(weight.shape, dtype=weight.dtype)
+                made[id(weight)] = nn.Parameter(fake, requires_grad=weight.requires_grad)
+            module._parameters[name] = None if weight is None else made[id(weight)]
+        for name, buffer in module._buffers.items():
+            module._buffers[name] = None if buffer is None else torch.empty(buffer.shape, dtype=buffer.dtype)
+
+
+class _LiveBytes(TorchDispatchMode):
+    """Follows every storage that an operation makes while the mode is on."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._known: Any = WeakIdKeyDictionary()
+        self._now = self._small = 0
+        self.trunk = self.most = self.small_then = 0
+
+    def leave_out(self, tensor: Tensor) -> None:
+        """Do not count what was there before."""
+        self._known[tensor.untyped_storage()] = 0
+
+    def trunk_done(self) -> None:
+        """The last layer's output is there; computing it again later does not count."""
+        self.trunk = self.trunk or self._now
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = function(*args, **(kwargs or {}))
+        for tensor in tree_iter(result):
+            if isinstance(tensor, Tensor) and (storage := tensor.untyped_storage()) not in self._known:
+                size = storage.nbytes()
+                self._known[storage] = size
+                self._add(size)
+                weakref.finalize(storage, self._add, -size)
+        if self._now > self.most:
+            self.most, self.small_then = self._now, self._small
+        return result
+
+    def _add(self, size: int) -> None:
+        self._now += size
+        if abs(size) < SMALL_BYTES:
+            self._small += size
