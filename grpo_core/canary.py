@@ -39,10 +39,14 @@ def probe_logprobs(model: Any, ids: Sequence[int]) -> list[float]:
     return values
 
 
-def save_canary(model: Any, folder: Path) -> None:
-    """Write the probe and its logprobs under this model beside its weights."""
+def save_canary(model: Any, folder: Path, found: list[float] | None = None) -> None:
+    """Write the probe and its logprobs under this model beside its weights.
+
+    Args:
+        found: the logprobs; None: computed now.
+    """
     ids = probe_ids(model.config.get_text_config().vocab_size)
-    logprobs = [round(value, _DECIMALS) for value in probe_logprobs(model, ids)]
+    logprobs = [round(value, _DECIMALS) for value in (probe_logprobs(model, ids) if found is None else found)]
     (folder / CANARY_FILE).write_text(json.dumps({"ids": ids, "logprobs": logprobs}) + "\n", encoding="utf-8")
 
 

@@ -2,6 +2,7 @@
 
 import importlib.util
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -94,18 +95,30 @@ def load_source_model(config: ModelConfig, seed: int) -> tuple[Any, Any]:
     return model.eval(), _with_pad(tokenizer)
 
 
-def save_policy(model: Any, tokenizer: Any, folder: Path) -> None:
-    """Write plain safetensors, config, tokenizer and the canary's probe; equal weights leave equal bytes."""
+def save_policy(
+    model: Any,
+    tokenizer: Any,
+    folder: Path,
+    *,
+    weights: Mapping[str, torch.Tensor] | None = None,
+    logprobs: list[float] | None = None,
+) -> None:
+    """Write plain safetensors, config, tokenizer and the canary's probe; equal weights leave equal bytes.
+
+    Args:
+        weights: by name, of a model that does not hold them itself; with them come
+        logprobs: of the probe, computed by whoever has the weights.
+    """
     for how_it_was_loaded in ("is_local", "local_files_only", "gguf_file", "name_or_path"):
         tokenizer.init_kwargs.pop(how_it_was_loaded, None)
-    model.save_pretrained(folder)
+    model.save_pretrained(folder, state_dict=weights)
     try:
         tokenizer.save_pretrained(folder)
     except Exception as error:  # tokenizers has no type of its own for a disk that is full
         if found := re.search(r"(.*) \(os error (\d+)\)", str(error)):
             raise OSError(int(found[2]), found[1]) from error
         raise
-    save_canary(model, folder)
+    save_canary(model, folder, logprobs)
 
 
 def load_policy(folder: Path, device: torch.device, dtype: torch.dtype) -> Any:
@@ -116,15 +129,24 @@ def load_policy(folder: Path, device: torch.device, dtype: torch.dtype) -> Any:
     Raises:
         UserError: the folder holds no model.
     """
+    auto, config, attention = policy_classes(folder)
+    model = auto.from_pretrained(
+        str(folder), config=config, dtype=dtype, attn_implementation=attention, local_files_only=True
+    )
+    return model.to(device).eval()
+
+
+def policy_classes(folder: Path) -> tuple[Any, Any, str]:
+    """What a saved policy is built with: transformers' class, the config and the kind of attention.
+
+    Raises:
+        UserError: the folder holds no model.
+    """
     from transformers import AutoConfig, AutoModelForCausalLM
 
     _require_config(folder)
     config = AutoConfig.from_pretrained(str(folder), local_files_only=True)
-    attention = "eager" if getattr(config, "attn_logit_softcapping", None) else "sdpa"
-    model = AutoModelForCausalLM.from_pretrained(
-        str(folder), config=config, dtype=dtype, attn_implementation=attention, local_files_only=True
-    )
-    return model.to(device).eval()
+    return AutoModelForCausalLM, config, "eager" if getattr(config, "attn_logit_softcapping", None) else "sdpa"
 
 
 def load_tokenizer(folder: Path) -> Any:

@@ -4,21 +4,22 @@ Leaves a policy, the optimiser's state, and a table of steps: which rollouts eac
 that each had in it.
 """
 
-from collections.abc import Mapping
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pyarrow.compute as pc
-import torch
 from prefect import task
 
 from grpo_core.gates import Factors
-from grpo_core.models import compute_dtype, load_policy, load_tokenizer, resolve_device, save_policy
+from grpo_core.models import resolve_device
 from grpo_core.policy.batching import TrainingRollout
 from grpo_core.policy.config import UpdateConfig
-from grpo_core.policy.optimizer import load_trainer_state, new_trainer_state, save_trainer_state
-from grpo_core.policy.update import update_policy as run_update
-from grpo_core.schemas import ADVANTAGES, ROLLOUTS, STEPS, Progress
+from grpo_core.policy.job import UpdateJob, run_job
+from grpo_core.policy.launch import run_ranks
+from grpo_core.schemas import ADVANTAGES, ROLLOUTS, Progress
 from tasks import initial_policy
 from tasks.apply_gates import factors_digest, read_factors
 from tasks.checkpoints import UpdateCheckpoints
@@ -32,7 +33,8 @@ STEPS_FILE = "steps.parquet"
 
 def _config(run: Run) -> Mapping[str, Any]:
     config = run.config
-    unread = {"checkpoint_steps", "direction_groups"} | (set() if config.update.ppo.mixes else {"ppo"})
+    unread = {"checkpoint_steps", "direction_groups", "ranks", "gradient_checkpointing"}
+    unread |= (set() if config.update.ppo.mixes else {"ppo"}) | (set() if config.update.lora else {"lora"})
     length = {"generation.max_new_tokens": config.generation.max_new_tokens}
     return {
         "update": config.update.model_dump(mode="json", exclude=unread),
@@ -69,8 +71,8 @@ def _effective(config: UpdateConfig, factors: Factors) -> UpdateConfig:
 
 def _models(run: Run, round_number: int) -> list[str]:
     start = start_of(run, round_number)
-    kinds = ("policy", "trainer_state") if start > 0 else ("policy",)
-    return [round_folder(start, kind) for kind in kinds]
+    policy = round_folder(start if run.config.update.lora is None else 0, "policy")
+    return [policy, round_folder(start, "trainer_state")] if start > 0 else [policy]
 
 
 def training_rollouts(run: Run, round_number: int) -> list[TrainingRollout]:
@@ -104,45 +106,47 @@ def training_rollouts(run: Run, round_number: int) -> list[TrainingRollout]:
 
 
 def _compute(run: Run, round_number: int, writers: Writers, progress: Progress) -> Mapping[str, float]:
-    config = run.config
+    config, start = run.config, start_of(run, round_number)
     update = _effective(config.update, read_factors(run, round_number))
-    device = resolve_device(config.model)
-    dtype = compute_dtype(config.model, device)
-    start = start_of(run, round_number)
-    with run.local_policy(start) as folder:
-        model, tokenizer = load_policy(folder, device, torch.float32), load_tokenizer(folder)
-    reference = None
-    if config.update.kl_coef:
-        with run.local_policy(0) as folder:
-            reference = load_policy(folder, device, dtype)
-    if start > 0:
-        with run.store.local_folder(round_folder(start, "trainer_state")) as folder:
-            state = load_trainer_state(folder, model)
-    else:
-        state = new_trainer_state(model, config.seed)
-    steps = [STEPS.empty_table()]
-    metrics = run_update(
-        model,
-        reference,
-        training_rollouts(run, round_number),
-        state,
-        update,
-        temperature=config.generation.temperature,
-        max_new_tokens=config.generation.max_new_tokens,
-        seed=config.seed,
-        round_number=round_number,
-        autocast_dtype=None if dtype is torch.float32 else dtype,
-        checkpoints=UpdateCheckpoints(run, round_number, writers["policy"].fingerprint, config.update.checkpoint_steps),
-        progress=progress,
-        on_step=steps.append,
-    )
-    writers["steps"].write_table(STEPS_FILE, pa.concat_tables(steps))
-    saves_master = dtype is not torch.float32
-    writers["trainer_state"].write_folder(
-        lambda folder: save_trainer_state(folder, model, state, master_weights=saves_master)
-    )
-    writers["policy"].write_folder(lambda folder: save_policy(model.to(dtype), tokenizer, folder))
-    return metrics.as_dict()
+    fingerprint = writers["policy"].fingerprint
+    checkpoints = UpdateCheckpoints(run, round_number, fingerprint, update.checkpoint_steps)
+    rollouts = training_rollouts(run, round_number)
+    with ExitStack() as stack:
+
+        def local(number: int, kind: str) -> Path:
+            return stack.enter_context(run.store.local_folder(round_folder(number, kind)))
+
+        # An adapter's base is the first policy in every round, and the reference as well.
+        has_reference = update.kl_coef > 0 and update.lora is None
+        job = UpdateJob(
+            policy=stack.enter_context(run.local_policy(start if update.lora is None else 0)),
+            reference=stack.enter_context(run.local_policy(0)) if has_reference else None,
+            trainer_state=local(start, "trainer_state") if start > 0 else None,
+            update=update,
+            model=config.model,
+            temperature=config.generation.temperature,
+            max_new_tokens=config.generation.max_new_tokens,
+            seed=config.seed,
+            round_number=round_number,
+        )
+        if update.ranks == 1:
+            trained = run_job(job, rollouts, resolve_device(config.model), checkpoints, progress)
+        else:
+            trained = run_ranks(job, rollouts, checkpoints, progress, stack.enter_context(_scratch(run, round_number)))
+        writers["steps"].write_table(STEPS_FILE, trained.steps)
+        writers["trainer_state"].write_folder(trained.save_trainer_state)
+        writers["policy"].write_folder(trained.save_policy)
+    return trained.metrics.as_dict()
+
+
+@contextmanager
+def _scratch(run: Run, round_number: int) -> Iterator[Path]:
+    """A folder for the ranks' files, beside where they go; hidden, so that what a kill leaves is swept."""
+    parent = Path(run.store.path(round_folder(round_number))) if run.store.is_local else None
+    if parent is not None:
+        parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".tmp-ranks-", dir=parent) as folder:
+        yield Path(folder)
 
 
 STAGE = Stage(

@@ -20,6 +20,7 @@ from safetensors.numpy import load_file, save_file
 from grpo_core.policy.batching import TrainingRollout
 from grpo_core.policy.logprobs import LogprobForm
 from grpo_core.policy.optimizer import TrainerState, load_trainer_state, save_trainer_state
+from grpo_core.policy.ranks import ALONE, Ranks
 from grpo_core.policy.step import StepSums
 from grpo_core.schemas import STEPS
 
@@ -62,14 +63,17 @@ def save_place(
     state: TrainerState,
     rollouts: Sequence[TrainingRollout],
     place: Place,
+    ranks: Ranks = ALONE,
 ) -> None:
-    """Write a checkpoint into a folder.
+    """Write a checkpoint into a folder, which is whole when all ranks have returned.
 
     Args:
         state: with the random numbers as they stand now (``TrainerState.take_random_numbers``).
         rollouts: those in the loss, in their order, with what was recorded before step one.
     """
-    save_trainer_state(folder, model, state, master_weights=True)
+    save_trainer_state(folder, model, state, master_weights=True, ranks=ranks)
+    if ranks.rank > 0:
+        return
     recorded = {"old": np.concatenate([rollout.old_logprobs for rollout in rollouts])}
     references = [rollout.ref_logprobs for rollout in rollouts if rollout.ref_logprobs is not None]
     if references:

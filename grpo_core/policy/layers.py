@@ -1,5 +1,7 @@
 """A model's decoder layers, and how they are computed again in the backward pass instead of held."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -34,14 +36,21 @@ def decoder_layers(model: "PreTrainedModel") -> list[nn.Module]:
     return found
 
 
-def recompute_layers(model: "PreTrainedModel") -> None:
-    """Hold the inputs of decoder layers alone and compute the layers again in the backward pass.
+@contextmanager
+def recomputed_layers(model: "PreTrainedModel") -> Iterator[None]:
+    """Inside, the inputs of decoder layers alone are held, and the backward pass computes the layers again.
 
     transformers' own switch acts in training mode only, in which there is dropout. Names of parameters stay as they
-    are, and so do gradients: the same kernels see the same numbers. Call it before the model is sharded or after.
+    are, and so do gradients: the same kernels see the same numbers. A sharded model is gathered for it once more.
     """
-    for layer in decoder_layers(model):
+    layers = decoder_layers(model)
+    for layer in layers:
         layer.forward = partial(_again_in_backward, layer.forward)  # below FSDP's hooks, which gather the weights
+    try:
+        yield
+    finally:
+        for layer in layers:
+            del layer.forward
 
 
 def _again_in_backward(forward: Any, *args: Any, **kwargs: Any) -> Any:

@@ -16,6 +16,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from grpo_core.errors import UserError
+from grpo_core.models import load_policy
 from grpo_core.policy.lora_config import LoraConfig
 from grpo_core.seeding import hash64
 
@@ -53,6 +54,24 @@ def add_adapter(model: "PreTrainedModel", config: LoraConfig) -> None:
             )
     for parameter_name, weight in model.named_parameters():
         weight.requires_grad_("lora_" in parameter_name)
+
+
+def load_base_with_adapter(
+    folder: Path, device: torch.device, dtype: torch.dtype, config: LoraConfig, seed: int
+) -> "PreTrainedModel":
+    """A saved policy in a dtype, frozen, with an adapter's first weights by ``seed`` in float32.
+
+    Raises:
+        UserError: as ``add_adapter``.
+    """
+    model: PreTrainedModel = load_policy(folder, device, dtype)
+    add_adapter(model, config)
+    for name, weight in model.named_parameters():
+        if weight.requires_grad:
+            first = first_adapter_weight(name, weight.shape, seed).to(device)
+            owner, _, attribute = name.rpartition(".")
+            setattr(model.get_submodule(owner), attribute, nn.Parameter(first))
+    return model
 
 
 def adapted_layers(model: nn.Module) -> "dict[str, LoraLayer]":

@@ -11,11 +11,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from grpo_core.errors import UserError
 from grpo_core.policy.config import UpdateConfig
+from grpo_core.policy.ranks import ALONE, Ranks
+from grpo_core.policy.shards import read_like, whole
 from grpo_core.policy.value import ValueState, load_value_state, save_value_state
 from grpo_core.seeding import hash64
 
@@ -131,12 +134,15 @@ def random_numbers(state: TrainerState, device: torch.device, seed: int) -> Iter
         state.take_random_numbers(device)
 
 
-def save_trainer_state(folder: Path, model: "PreTrainedModel", state: TrainerState, *, master_weights: bool) -> None:
-    """Write the state into a folder, which is made if need be.
+def save_trainer_state(
+    folder: Path, model: "PreTrainedModel", state: TrainerState, *, master_weights: bool, ranks: Ranks = ALONE
+) -> None:
+    """Write the state into a folder, which is made if need be; the same files whatever number of ranks does it.
 
     Args:
         master_weights: True writes the model's float32 weights too: needed where the policy beside it is saved in a
             smaller dtype.
+        ranks: which all call this; each writes files of its own. The folder is whole when all have returned.
     """
     folder.mkdir(parents=True, exist_ok=True)
     parameters = trainable_parameters(model)
@@ -154,8 +160,17 @@ def save_trainer_state(folder: Path, model: "PreTrainedModel", state: TrainerSta
         files[file] |= tensors
         places[name] = file
         size += added
-    for file, content in files.items():
-        save_file({key: tensor.contiguous() for key, tensor in content.items()}, folder / file)
+    for number, (file, content) in enumerate(files.items()):
+        is_mine = number % ranks.size == ranks.rank
+        tensors = {}
+        for key, tensor in content.items():
+            gathered = whole(tensor)
+            if is_mine:
+                tensors[key] = gathered.cpu().contiguous()
+        if is_mine:
+            save_file(tensors, folder / file)
+    if ranks.rank > 0:
+        return
     numbers = {"cpu": state.rng_cpu} | ({} if state.rng_cuda is None else {"cuda": state.rng_cuda})
     save_file(numbers, folder / _RNG_FILE)
     index = {"format": _FORMAT, "step": state.step, "master_weights": master_weights, "parameters": places}
@@ -180,15 +195,15 @@ def load_trainer_state(folder: Path, model: "PreTrainedModel") -> TrainerState:
         raise UserError(f"'{folder}' holds the trainer state of another model; start a new run folder.")
     state = TrainerState(int(index["step"]), {}, {}, torch.empty(0), None)
     for file in dict.fromkeys(places.values()):
-        tensors = load_file(folder / file, device=str(model.device))
-        for name in (name for name, place in places.items() if place == file):
-            weight = parameters[name]
-            if tensors[f"exp_avg.{name}"].shape != weight.shape:
-                raise UserError(f"'{folder}' has another shape for parameter '{name}'; start a new run folder.")
-            state.exp_avg[name] = tensors[f"exp_avg.{name}"]
-            state.exp_avg_sq[name] = tensors[f"exp_avg_sq.{name}"]
-            if index["master_weights"]:
-                weight.data.copy_(tensors[f"weight.{name}"])
+        with safe_open(folder / file, framework="pt", device=str(model.device)) as tensors:
+            for name in (name for name, place in places.items() if place == file):
+                weight = parameters[name]
+                if tuple(tensors.get_slice(f"exp_avg.{name}").get_shape()) != tuple(weight.shape):
+                    raise UserError(f"'{folder}' has another shape for parameter '{name}'; start a new run folder.")
+                state.exp_avg[name] = read_like(tensors, f"exp_avg.{name}", weight)
+                state.exp_avg_sq[name] = read_like(tensors, f"exp_avg_sq.{name}", weight)
+                if index["master_weights"]:
+                    weight.data.copy_(read_like(tensors, f"weight.{name}", weight))
     numbers = load_file(folder / _RNG_FILE)
     state.rng_cpu, state.rng_cuda = numbers["cpu"], numbers.get("cuda")
     state.value = load_value_state(folder, model)

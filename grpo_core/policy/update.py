@@ -4,6 +4,7 @@ Cheap to import: torch loads inside ``update_policy``, because every config file
 """
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
@@ -83,6 +84,7 @@ def update_policy(
     from grpo_core.policy.checkpoint import Place, load_place, save_place
     from grpo_core.policy.form import inspect_model
     from grpo_core.policy.kl import reward_penalties
+    from grpo_core.policy.layers import recomputed_layers
     from grpo_core.policy.mixed import Mixture, set_targets
     from grpo_core.policy.optimizer import build_optimizer, random_numbers
     from grpo_core.policy.passes import Passes, lacking_reference, record_before
@@ -110,7 +112,8 @@ def update_policy(
     if alpha < 1:
         optimizer_state.value = optimizer_state.value or new_value_state(model)
         mixture = Mixture(alpha, optimizer_state.value, config)
-    with random_numbers(optimizer_state, model.device, seed):
+    recomputed = recomputed_layers(model) if config.gradient_checkpointing else nullcontext()
+    with random_numbers(optimizer_state, model.device, seed), recomputed:
         if place is None:
             longest = max(len(r.prompt_ids) + len(r.completion_ids) for r in kept)
             place = Place(form or inspect_model(model, longest), [], [])
@@ -164,7 +167,9 @@ def update_policy(
             on_step(place.shares[-1])
             if checkpoints is not None and checkpoints.due(len(sums), len(passes.steps)):
                 optimizer_state.take_random_numbers(model.device)
-                checkpoints.save(len(sums), lambda folder: save_place(folder, model, optimizer_state, kept, place))
+                checkpoints.save(
+                    len(sums), lambda folder: save_place(folder, model, optimizer_state, kept, place, ranks)
+                )
             if len(sums) < len(passes.steps):  # after the last one the files come next
                 interrupt.safe_point()
         compared = [(r, seen.logprobs) for r, seen in record_logprobs(model, passes.after, forward, tick, ranks=ranks)]
