@@ -206,6 +206,27 @@ class Artifact:
         """Where a writer notes that one file of an unfinished artifact is whole."""
         return self.file(f"{_MARK}{name}.json")
 
+    def write_mark(self, name: str, fingerprint: str, record: FileRecord, rows: int) -> None:
+        """Note that one file is whole, for whoever makes the artifact of this fingerprint."""
+        mark = {"fingerprint": fingerprint, "rows": rows, "file": asdict(record)}
+        self.store.write_bytes(self.mark_file(name), canonical_json(mark).encode())
+
+    def write_table(self, name: str, table: pa.Table, fingerprint: str) -> FileRecord:
+        """Write one Parquet file and its mark; any process may, while one ``ArtifactWriter`` makes the artifact."""
+        record = self.store.write(self.file(name), parquet_writer(table))
+        self.write_mark(name, fingerprint, record, table.num_rows)
+        return record
+
+    def marked(self, name: str, fingerprint: str) -> tuple[FileRecord, int] | None:
+        """Digest and rows of a file that has a mark of this fingerprint and the bytes that it tells; else None."""
+        try:
+            mark = json.loads(self.store.read_bytes(self.mark_file(name)))
+            expected, rows, made_for = FileRecord(**mark["file"]), int(mark["rows"]), mark["fingerprint"]
+        except (FileNotFoundError, ValueError, KeyError, TypeError):
+            return None
+        proven = made_for == fingerprint and self.store.record(self.file(name)) == expected
+        return (expected, rows) if proven else None
+
     def remove_marks(self) -> None:
         """Of a finished artifact nobody needs the marks; a kill right after its manifest may have left them."""
         for name in self.store.hidden_files(self.folder):
@@ -248,10 +269,6 @@ class ArtifactWriter:
         self._began = time.monotonic()
         self._sweep()
 
-    def _write_mark(self, name: str, record: FileRecord, rows: int) -> None:
-        mark = {"fingerprint": self.fingerprint.digest, "rows": rows, "file": asdict(record)}
-        self.store.write_bytes(self.artifact.mark_file(name), canonical_json(mark).encode())
-
     def _row_count(self, name: str) -> int:
         if not name.endswith(".parquet"):
             return 0
@@ -268,22 +285,13 @@ class ArtifactWriter:
             of_tables = any(name.endswith(".parquet") for name in manifest.files)
             for name, record in manifest.files.items():
                 if of_tables and self.store.record(self.artifact.file(name)) == record:
-                    self._write_mark(name, record, self._row_count(name))
+                    self.artifact.write_mark(name, key, record, self._row_count(name))
         self.store.delete(self.artifact.manifest_file)
         for hidden in self.store.hidden_files(self.artifact.folder):
             if not (hidden.startswith(_MARK) and hidden.endswith(".json")):
                 self.store.delete(self.artifact.file(hidden))
                 continue
-            name = hidden.removeprefix(_MARK).removesuffix(".json")
-            try:
-                mark = json.loads(self.store.read_bytes(self.artifact.file(hidden)))
-                expected, rows, made_for = FileRecord(**mark["file"]), int(mark["rows"]), mark["fingerprint"]
-            except (ValueError, KeyError, TypeError):
-                self.store.delete(self.artifact.file(hidden))
-                continue
-            if made_for == key and self.store.record(self.artifact.file(name)) == expected:
-                self.files[name], self.rows[name] = expected, rows
-            else:
+            if not self.take_up(hidden.removeprefix(_MARK).removesuffix(".json")):
                 self.store.delete(self.artifact.file(hidden))
         for name in self.artifact.owned_files():
             if name not in self.files:
@@ -293,16 +301,22 @@ class ArtifactWriter:
         """Whether this file is already there, finished and proven."""
         return name in self.files
 
+    def take_up(self, name: str) -> bool:
+        """Count a file that another process has written and marked as this artifact's; False when it isn't whole."""
+        found = self.artifact.marked(name, self.fingerprint.digest)
+        if found is not None:
+            self.files[name], self.rows[name] = found
+        return found is not None
+
     def write_table(self, name: str, table: pa.Table) -> None:
         """Write one Parquet file and mark it as finished, so that a kill after this moment does not lose it."""
-        record = self.store.write(self.artifact.file(name), parquet_writer(table))
-        self._write_mark(name, record, table.num_rows)
+        record = self.artifact.write_table(name, table, self.fingerprint.digest)
         self.files[name], self.rows[name] = record, table.num_rows
 
     def write_json(self, name: str, value: Any) -> None:
         """Write a small JSON file and mark it as finished."""
         record = self.store.write_bytes(self.artifact.file(name), (canonical_json(value) + "\n").encode())
-        self._write_mark(name, record, 0)
+        self.artifact.write_mark(name, self.fingerprint.digest, record, 0)
         self.files[name], self.rows[name] = record, 0
 
     def write_folder(self, produce: Callable[[Path], None]) -> None:

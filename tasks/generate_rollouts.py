@@ -32,7 +32,7 @@ def generation_inputs(run: Run, round_number: int) -> Mapping[str, str]:
 def generation_key(run: Run) -> Mapping[str, Any]:
     """The part of the config that decides a round's rollouts."""
     return {
-        "generation": run.config.generation.model_dump(mode="json"),
+        "generation": run.config.generation.deciding(),
         "model.dtype": run.config.model.dtype,
         "seed": run.config.seed,
     }
@@ -43,14 +43,10 @@ def _compute(run: Run, round_number: int, writers: Writers, progress: Progress) 
     shards = shards_of(run, round_number)
     pending = [shard for shard in shards if not writer.has(shard.name)]
     total, missing = (group_size * sum(len(shard.prompt_ids) for shard in some) for some in (shards, pending))
-    done = total - missing
     with open_generator(run, round_number, writer) as generator:
         if not writer.has(CANARY_FILE):
             generator.open()
-        for shard in pending:
-            generator.generate(shard, shifted(progress, done, total))
-            done += group_size * len(shard.prompt_ids)
-            progress(done, total)
+        for _ in generator.generate(pending, shifted(progress, total - missing, total)):
             interrupt.safe_point()
     return finished_rollouts(writer)
 

@@ -1,18 +1,18 @@
 """The shards of a round's rollouts: which prompts each holds, and how one is generated."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import Any
 
-import pyarrow as pa
 import pyarrow.compute as pc
 
 from grpo_core.artifacts import ArtifactWriter, read_parquet
 from grpo_core.canary import CANARY_FILE, check_canary
-from grpo_core.generation.engine import Completion, Engine, Request, SamplingParams, seeds_for
+from grpo_core.errors import UserError
+from grpo_core.generation.engine import Engine, Request, seeds_for
 from grpo_core.generation.open import open_engine
-from grpo_core.schemas import PLAN, ROLLOUTS, Progress, rollout_id
+from grpo_core.generation.shards import RolloutJob, make_shards, sampling_of
+from grpo_core.schemas import PLAN, Progress
 from tasks.pools import training_prompts
 from tasks.run import Run, round_folder
 from tasks.stage import input_digest
@@ -50,11 +50,7 @@ class Generator:
         self._writer = writer
         self._held = held
         self._engine: Engine | None = None
-        rows = training_prompts(run, round_number, ["prompt_id", "prompt_ids"])
-        plan = read_parquet(run.store, round_folder(round_number, "plan.parquet"), PLAN)
-        planned = rows.filter(pc.is_in(rows["prompt_id"], plan["prompt_id"].combine_chunks()))
-        self._prompt_ids: Mapping[str, list[int]] = {row["prompt_id"]: row["prompt_ids"] for row in planned.to_pylist()}
-        self._policy_digest = input_digest(run, round_folder(start_of(run, round_number), "policy"))
+        self.job = job_of(run, round_number, writer.fingerprint.digest)
 
     def open(self) -> Engine:
         """The engine on the policy that the round starts from; its canary is written when it is not there yet.
@@ -64,62 +60,60 @@ class Generator:
         """
         if self._engine is None:
             folder = self._held.enter_context(self._run.local_policy(start_of(self._run, self._round)))
-            config = self._run.config
-            engine = self._held.enter_context(open_engine(folder, config.model, config.generation))
-            probed = {"policy": self._policy_digest, "mean_difference": check_canary(engine, folder)}
+            engine = self._held.enter_context(open_engine(folder, self.job.model, self.job.generation))
+            probed = {"policy": self.job.policy_digest, "mean_difference": check_canary(engine, folder)}
             if not self._writer.has(CANARY_FILE):
                 self._writer.write_json(CANARY_FILE, probed)
             self._engine = engine
         return self._engine
 
-    def generate(self, shard: Shard, progress: Progress) -> None:
-        """Write one shard; ``progress`` hears of its completions."""
-        engine, config = self.open(), self._run.config
-        generation = config.generation
-        requests = [
-            Request(
-                prompt_id=prompt_id,
-                prompt_ids=self._prompt_ids[prompt_id],
-                seeds=seeds_for(config.seed, self._round, prompt_id, generation.group_size),
-            )
-            for prompt_id in shard.prompt_ids
-        ]
-        sampling = SamplingParams(
-            temperature=generation.temperature,
-            top_p=generation.top_p,
-            top_k=generation.top_k,
-            max_new_tokens=generation.max_new_tokens,
-        )
-        groups = engine.generate(requests, sampling, progress)
-        self._writer.write_table(shard.name, self._rows(requests, groups, sampling, engine))
+    def generate(self, shards: Sequence[Shard], progress: Progress) -> Iterator[Shard]:
+        """Write shards, many at a time where the engine can; gives each, in order, once it is there.
 
-    def _rows(
-        self, requests: list[Request], groups: list[list[Completion]], sampling: SamplingParams, engine: Engine
-    ) -> pa.Table:
-        rows: list[dict[str, Any]] = [
-            {
-                "rollout_id": rollout_id(self._round, request.prompt_id, index),
-                "round": self._round,
-                "prompt_id": request.prompt_id,
-                "sample_index": index,
-                "prompt_ids": request.prompt_ids,
-                "completion_ids": completion.token_ids,
-                "logprobs": completion.logprobs,
-                "text": completion.text,
-                "finish_reason": completion.finish_reason,
-                "seed": request.seeds[index],
-                "temperature": sampling.temperature,
-                "top_p": sampling.top_p,
-                "top_k": sampling.top_k,
-                "max_new_tokens": sampling.max_new_tokens,
-                "policy_digest": self._policy_digest,
-                "engine": engine.name,
-                "engine_version": engine.version,
-            }
-            for request, group in zip(requests, groups, strict=True)
-            for index, completion in enumerate(group)
-        ]
-        return pa.Table.from_pylist(rows, schema=ROLLOUTS)
+        ``progress`` counts the completions of all of them.
+        """
+        by_name = {shard.name: shard for shard in shards}
+        if not by_name:
+            return
+        for name in make_shards(self.job, self.open(), list(by_name), progress):
+            if not self._writer.take_up(name):
+                raise UserError(
+                    f"'{self._run.uri}/{self._writer.artifact.file(name)}' is not as it was written; run the same "
+                    "command again, finished work is kept."
+                )
+            yield by_name[name]
+
+
+def job_of(run: Run, round_number: int, fingerprint: str) -> RolloutJob:
+    """All of a round's shards as any process can write them; the run's URI and the policy are all it needs besides.
+
+    Args:
+        fingerprint: of the rollouts' artifact, in hex.
+
+    Raises:
+        InputMissing: the policy, the plan or the prompts are not there.
+    """
+    config = run.config
+    rows = training_prompts(run, round_number, ["prompt_id", "prompt_ids"])
+    plan = read_parquet(run.store, round_folder(round_number, "plan.parquet"), PLAN)
+    planned = rows.filter(pc.is_in(rows["prompt_id"], plan["prompt_id"].combine_chunks()))
+    prompt_ids: Mapping[str, list[int]] = {row["prompt_id"]: row["prompt_ids"] for row in planned.to_pylist()}
+
+    def request(prompt_id: str) -> Request:
+        seeds = seeds_for(config.seed, round_number, prompt_id, config.generation.group_size)
+        return Request(prompt_id=prompt_id, prompt_ids=prompt_ids[prompt_id], seeds=seeds)
+
+    return RolloutJob(
+        store=run.store.uri,
+        folder=round_folder(round_number, "rollouts"),
+        fingerprint=fingerprint,
+        round=round_number,
+        policy_digest=input_digest(run, round_folder(start_of(run, round_number), "policy")),
+        model=config.model,
+        generation=config.generation,
+        sampling=sampling_of(config.generation),
+        shards={shard.name: [request(name) for name in shard.prompt_ids] for shard in shards_of(run, round_number)},
+    )
 
 
 @contextmanager

@@ -43,7 +43,10 @@ def _compute(run: Run, round_number: int, writers: Writers, progress: Progress) 
     shards = shards_of(run, round_number)
     needed = math.ceil(config.data.dynamic_sampling.min_live * wanted)
     total = group_size * sum(len(shard.prompt_ids) for shard in shards)
-    done, live, used = 0, 0, list[Shard]()
+    own = [shard for shard in shards if not shard.reserve]
+    pending = [shard for shard in own if not rollouts.has(shard.name)]
+    done = group_size * sum(len(shard.prompt_ids) for shard in own if shard not in pending)
+    live, used = 0, list[Shard]()
     with (
         open_generator(run, round_number, rollouts) as generator,
         open_scorer(
@@ -51,17 +54,20 @@ def _compute(run: Run, round_number: int, writers: Writers, progress: Progress) 
         ) as scorer,
     ):
         generator.open()
+        own_made = generator.generate(pending, shifted(progress, done, total))
+        done = group_size * sum(len(shard.prompt_ids) for shard in own)
         for shard in shards:
             is_there = rollouts.has(shard.name)
             # What was drawn before a kill stays: a check that failed then and succeeds now would leave it unscored.
             if shard.reserve and live >= needed and not is_there:
                 break
-            if not is_there:
-                generator.generate(shard, shifted(progress, done, total))
+            if not is_there:  # the round's own may be made side by side; who is drawn depends on all before
+                next(generator.generate([shard], shifted(progress, done, total)) if shard.reserve else own_made)
             live += live_groups(scorer.score(shard.name))
             used.append(shard)
-            done += group_size * len(shard.prompt_ids)
-            progress(done, total)
+            if shard.reserve:
+                done += group_size * len(shard.prompt_ids)
+                progress(done, total)
             interrupt.safe_point()
         scored = scorer.finish()
     extra = sum(len(shard.prompt_ids) for shard in used if shard.reserve)

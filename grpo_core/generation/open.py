@@ -11,8 +11,19 @@ from grpo_core.models import ModelConfig
 
 @contextmanager
 def open_engine(policy: Path, model: ModelConfig, config: GenerationConfig) -> Iterator[Engine]:
-    """The configured engine over the policy saved in a folder; its memory is free again afterwards."""
+    """The configured engine over the policy saved in a folder; its memory is free again afterwards.
+
+    Raises:
+        NotHere: the engine needs what this machine lacks.
+        UserError: a server can't be reached, or can't take the policy.
+    """
     # A new engine is one more branch here. Imports stay inside: an engine's libraries may live in another environment.
+    if config.engine == "vllm":
+        from grpo_core.generation.kept import open_fleet
+
+        with open_fleet(policy, model, config) as fleet:
+            yield fleet
+        return
     from grpo_core.generation.transformers_engine import TransformersEngine
     from grpo_core.models import compute_dtype, load_policy, load_tokenizer, resolve_device
 

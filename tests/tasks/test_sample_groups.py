@@ -1,7 +1,7 @@
 """Further prompts while too many groups have no variance: what a kill in between leaves is scored, too."""
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -52,11 +52,13 @@ def test_a_reserve_that_was_drawn_before_a_kill_is_scored_though_it_is_needed_no
         def open(self) -> None:
             self.writer.write_json(CANARY_FILE, {"mean_difference": 0.0})
 
-        def generate(self, shard: Shard, progress: Progress) -> None:
-            groups = [rollout_row(1, prompt, index, str(index)) for prompt in shard.prompt_ids for index in (0, 1)]
-            self.writer.write_table(shard.name, pa.Table.from_pylist(groups, schema=ROLLOUTS))
-            if shard.reserve:
-                raise KeyboardInterrupt
+        def generate(self, shards: Sequence[Shard], progress: Progress) -> Iterator[Shard]:
+            for shard in shards:
+                groups = [rollout_row(1, prompt, index, str(index)) for prompt in shard.prompt_ids for index in (0, 1)]
+                self.writer.write_table(shard.name, pa.Table.from_pylist(groups, schema=ROLLOUTS))
+                if shard.reserve:
+                    raise KeyboardInterrupt
+                yield shard
 
     @contextmanager
     def open_generator(run: Run, round_number: int, writer: ArtifactWriter) -> Iterator[Generator]:
