@@ -56,6 +56,8 @@ def build(case: Case, folder: Path) -> None:
     import torch
     import transformers
 
+    from grpo_core.tiny import byte_tokenizer
+
     settings = {
         "vocab_size": case.vocabulary, "hidden_size": case.hidden, "intermediate_size": case.wide,
         "num_hidden_layers": case.layers, "num_attention_heads": case.heads,
@@ -65,6 +67,7 @@ def build(case: Case, folder: Path) -> None:
     torch.manual_seed(0)
     config = getattr(transformers, f"{case.family}Config")(**settings)
     getattr(transformers, f"{case.family}ForCausalLM")(config).save_pretrained(folder)
+    byte_tokenizer().save_pretrained(folder)
 
 
 def resident(name: str) -> int:
@@ -111,24 +114,27 @@ def update_config(case: Case) -> Any:
 
 
 def run_update(case: Case, folder: Path) -> None:
-    """What ``tasks.update_policy`` does between its tables, files saved at the end included."""
+    """The stage ``update_policy`` without its tables: models loaded, steps taken, files saved."""
     import torch
 
-    from grpo_core.models import load_policy, save_policy
-    from grpo_core.policy.layers import recompute_layers
-    from grpo_core.policy.optimizer import new_trainer_state, save_trainer_state
-    from grpo_core.policy.update import update_policy
-    from grpo_core.tiny import byte_tokenizer
+    from grpo_core.models import ModelConfig
+    from grpo_core.policy.job import UpdateJob, run_job
+    from grpo_core.schemas import no_progress
 
-    device, config = torch.device("cpu"), update_config(case)
-    model = load_policy(folder, device, torch.float32)
-    if case.checkpointing:
-        recompute_layers(model)
-    reference = load_policy(folder, device, torch.float32) if case.kl_coef else None
-    state = new_trainer_state(model, 0)
-    update_policy(model, reference, rollouts_of(case), state, config, temperature=1.0, seed=0, round_number=1)
-    save_trainer_state(folder / "state", model, state, master_weights=False)
-    save_policy(model, byte_tokenizer(), folder / "saved")
+    job = UpdateJob(
+        policy=folder,
+        reference=folder if case.kl_coef else None,
+        trainer_state=None,
+        update=update_config(case),
+        model=ModelConfig(device="cpu"),
+        temperature=1.0,
+        max_new_tokens=case.completion,
+        seed=0,
+        round_number=1,
+    )
+    trained = run_job(job, rollouts_of(case), torch.device("cpu"), None, no_progress)
+    trained.save_trainer_state(folder / "state")
+    trained.save_policy(folder / "saved")
 
 
 def run_generation(case: Case, folder: Path) -> None:
@@ -138,10 +144,9 @@ def run_generation(case: Case, folder: Path) -> None:
 
     from grpo_core.generation.engine import Request, SamplingParams
     from grpo_core.generation.transformers_engine import TransformersEngine
-    from grpo_core.models import load_policy
-    from grpo_core.tiny import byte_tokenizer
+    from grpo_core.models import load_policy, load_tokenizer
 
-    model, tokenizer = load_policy(folder, torch.device("cpu"), torch.float32), byte_tokenizer()
+    model, tokenizer = load_policy(folder, torch.device("cpu"), torch.float32), load_tokenizer(folder)
     for holder in (model.generation_config, model.config, tokenizer):
         holder.eos_token_id = None
     draw = np.random.default_rng(0)
@@ -161,15 +166,15 @@ def estimated(case: Case, folder: Path, stage: str, base: int) -> dict[str, int]
     from transformers import AutoConfig
 
     from grpo_core.estimate.memory import generation_memory, update_memory
-    from grpo_core.estimate.run import largest_microbatch
     from grpo_core.estimate.shapes import shape_of
+    from grpo_core.estimate.work import Lengths, largest_held
 
     model_config = AutoConfig.from_pretrained(folder)
     shape = shape_of(model_config)
     if stage == "update_policy":
         groups = case.groups // case.minibatches
-        lengths = [(case.prompt, case.completion)]
-        held = largest_microbatch(model_config, shape, update_config(case), groups, case.group_size, lengths)
+        lengths = Lengths(case.prompt, case.prompt, case.completion, case.completion)
+        held = largest_held(model_config, shape, update_config(case), groups, case.group_size, lengths)
         return update_memory(shape, held, compute_bytes=4, base=base, reference=case.kl_coef > 0, on_cpu=True)
     return generation_memory(
         shape,

@@ -45,30 +45,31 @@ def update_memory(
 ) -> dict[str, int]:
     """Bytes a device of an update.
 
-    Mixed precision with AdamW: 4 bytes a parameter for float32 master weights, 4 for gradients, 8 for two moments
-    (ZeRO, Rajbhandari et al. 2020, arXiv 1910.02054, section 3.1, whose 16-bit copies are activations here, for autocast
-    makes and drops them). With LoRA gradients and moments belong to the adapter alone, and the reference is the model
-    without it. ``ranks`` share weights, gradients, moments and the reference evenly (ZeRO-3, FSDP); each gathers a
-    layer whole while it computes it, the next one besides, and the gradient of one before it is shared out.
+    Mixed precision with AdamW (ZeRO, Rajbhandari et al. 2020, arXiv 1910.02054, section 3.1): 4 bytes a parameter for
+    float32 master weights, 4 for gradients, 8 for two moments. Autocast's 16-bit copies are in ``held``. With LoRA
+    gradients and moments belong to the adapter alone, the base is held in the precision of computing, and it is the
+    reference as well. ``ranks`` share all of these evenly (ZeRO-3, FSDP2) and gather what they compute with: embedding
+    and head, a layer, the next one on its way and its buffer; then there are whole gradients before they are summed.
 
     Args:
         held: of the largest micro-batch; None: not known, and left out.
         compute_bytes: of a weight in forward passes and in the reference.
         base: of the process.
-        reference: whether a reference policy is loaded.
+        reference: whether the KL wants a reference policy.
         on_cpu: whether glibc's holes are to be counted.
     """
     trained = shape.adapter or shape.parameters
-    frozen = shape.parameters if shape.adapter else 0
     shared = {
-        "weights": _FLOAT32 * (trained + frozen),
+        "weights": _FLOAT32 * trained + (compute_bytes * shape.parameters if shape.adapter else 0),
         "gradients": _FLOAT32 * trained,
         "moments": 2 * _FLOAT32 * trained,
         "reference": compute_bytes * shape.parameters if reference and not shape.adapter else 0,
     }
     found = {name: -(-size // ranks) for name, size in shared.items()}
     if ranks > 1:
-        found["gathered layers"] = shape.largest * (2 * compute_bytes + (0 if shape.adapter else _FLOAT32))
+        found["gathered weights"] = compute_bytes * (shape.root + 3 * shape.layer)
+        whole = compute_bytes * (shape.root + shape.layer) + _FLOAT32 * max(shape.root, 2 * shape.layer)
+        found["whole gradients"] = 0 if shape.adapter else whole
     if held is not None:
         found["activations"] = held.activations
         found["logits"] = held.most - held.activations

@@ -22,7 +22,8 @@ class Shape:
     attention: int  # query heads * head size
     key_value: int  # key-value heads * head size
     vocabulary: int
-    largest: int  # parameters of the largest part that sharded training gathers at once
+    layer: int  # parameters of one decoder layer
+    root: int  # parameters of embedding and head together
     crossover: float  # as LogprobForm
     context: int | None  # most tokens of prompt and completion; None: no bound is known
     adapter: int = 0  # parameters that LoRA trains
@@ -67,7 +68,8 @@ def shape_of(model_config: Any, lora: LoraConfig | None = None) -> Shape:
         attention=heads * size,
         key_value=(getattr(text, "num_key_value_heads", None) or heads) * size,
         vocabulary=text.vocab_size,
-        largest=max(ends, (parameters - ends) // text.num_hidden_layers),
+        layer=(parameters - ends) // text.num_hidden_layers,
+        root=ends,
         crossover=crossover,
         context=getattr(text, "max_position_embeddings", None),
         adapter=adapter,

@@ -7,7 +7,7 @@ count follows the model's architecture and this project's code without a formula
 
 import copy
 import weakref
-from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +20,10 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from grpo_core.estimate.shapes import meta_model
 from grpo_core.policy.batching import Microbatch
+from grpo_core.policy.layers import recomputed_layers
 from grpo_core.policy.logprobs import LogprobForm, completion_logprobs
+from grpo_core.policy.lora import add_adapter
+from grpo_core.policy.lora_config import LoraConfig
 
 SMALL_BYTES = 2**25
 """glibc maps larger blocks by themselves, at most from here on (M_MMAP_THRESHOLD_MAX), and they leave no holes."""
@@ -39,7 +42,9 @@ class Held:
     def beyond(self, other: "Held", times: int) -> "Held":
         """This, and ``times`` the difference to another."""
         return Held(
-            *(getattr(self, name) + times * (getattr(self, name) - getattr(other, name)) for name in self.__slots__)
+            self.activations + times * (self.activations - other.activations),
+            self.most + times * (self.most - other.most),
+            self.small + times * (self.small - other.small),
         )
 
 
@@ -51,7 +56,8 @@ def trace_microbatch(
     temperature: float = 1.0,
     autocast: bool = False,
     dtype: torch.dtype = torch.float32,
-    prepare: Callable[[Any], None] | None = None,
+    recomputed: bool = False,
+    lora: LoraConfig | None = None,
 ) -> Held:
     """What one micro-batch holds. Models of more layers than three are traced with two and with three.
 
@@ -60,17 +66,23 @@ def trace_microbatch(
     Args:
         model_config: of transformers.
         autocast: compute in bfloat16 under autocast, copies of the weights included.
-        dtype: of the weights.
-        prepare: does to the model what the trainer does: adapters, layers computed again.
+        dtype: of the weights; with autocast an adapter's are float32.
+        recomputed: layers are computed again in the backward pass.
+        lora: adapters to train instead of the weights.
 
     Raises:
         Exception: whatever an architecture raises that looks at the values of its tensors.
     """
     layers = model_config.get_text_config().num_hidden_layers
     depths = _DEPTHS if layers > _DEPTHS[1] else (layers,)
-    found = [
-        _trace(_cut(model_config, depth), batch, form, temperature, autocast, dtype, prepare) for depth in depths
-    ]
+    found = []
+    for depth in depths:
+        model = meta_model(_cut(model_config, depth), dtype)
+        if lora is not None:
+            add_adapter(model, lora)
+        with FakeTensorMode(allow_non_fake_inputs=True), recomputed_layers(model) if recomputed else nullcontext():
+            _make_fake(model, torch.float32 if autocast else dtype)
+            found.append(_trace(model, batch, form, temperature, autocast))
     return found[-1] if len(found) == 1 else found[1].beyond(found[0], layers - depths[1])
 
 
@@ -83,43 +95,30 @@ def _cut(model_config: Any, depth: int) -> Any:
     return cut
 
 
-def _trace(
-    model_config: Any,
-    batch: Microbatch,
-    form: LogprobForm,
-    temperature: float,
-    autocast: bool,
-    dtype: torch.dtype,
-    prepare: Callable[[Any], None] | None,
-) -> Held:
-    model = meta_model(model_config, dtype)
-    if prepare is not None:
-        prepare(model)
-    with FakeTensorMode(allow_non_fake_inputs=True):
-        _make_fake(model)
-        for weight in model.parameters():
-            if weight.requires_grad:
-                weight.grad = torch.empty_like(weight)
-        live = _LiveBytes()
-        for tensor in (*model.parameters(), *model.buffers()):
-            live.leave_out(tensor)
-            if tensor.grad is not None:
-                live.leave_out(tensor.grad)
-        model.base_model.register_forward_hook(lambda *_: live.trunk_done())
-        with live:
-            with torch.autocast("cpu", dtype=torch.bfloat16, enabled=autocast):
-                found = completion_logprobs(model, batch.groups, temperature, want_entropy=True, form=form)
-            found.logprobs.sum().backward()  # type: ignore[no-untyped-call]
+def _trace(model: Any, batch: Microbatch, form: LogprobForm, temperature: float, autocast: bool) -> Held:
+    for weight in model.parameters():
+        if weight.requires_grad:
+            weight.grad = torch.empty_like(weight)
+    live = _LiveBytes()
+    for tensor in (*model.parameters(), *model.buffers()):
+        live.leave_out(tensor)
+        if tensor.grad is not None:
+            live.leave_out(tensor.grad)
+    model.base_model.register_forward_hook(lambda *_: live.trunk_done())
+    with live:
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=autocast):
+            found = completion_logprobs(model, batch.groups, temperature, want_entropy=True, form=form)
+        found.logprobs.sum().backward()  # type: ignore[no-untyped-call]
     return Held(live.trunk, live.most, live.small_then)
 
 
-def _make_fake(model: nn.Module) -> None:
+def _make_fake(model: nn.Module, trained: torch.dtype) -> None:
     """Put fake tensors of the CPU in the place of a model's meta tensors, ties kept. ``Module.to`` refuses."""
     made: dict[int, Any] = {}
     for module in model.modules():
         for name, weight in module._parameters.items():
             if weight is not None and id(weight) not in made:
-                fake = torch.empty(weight.shape, dtype=weight.dtype)
+                fake = torch.empty(weight.shape, dtype=trained if weight.requires_grad else weight.dtype)
                 made[id(weight)] = nn.Parameter(fake, requires_grad=weight.requires_grad)
             module._parameters[name] = None if weight is None else made[id(weight)]
         for name, buffer in module._buffers.items():
