@@ -98,7 +98,7 @@ def plan(
         float | None, typer.Option("--tflops", min=0.001, help="Peak of a device, instead of measured or known rates.")
     ] = None,
     model_config: Annotated[
-        Path | None, typer.Option("--model-config", metavar="FILE", help="The model's config.json, where it isn't here.")
+        Path | None, typer.Option("--model-config", metavar="FILE", help="The model's config.json, if it isn't here.")
     ] = None,
     mean_completion: Annotated[
         int | None,

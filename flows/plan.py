@@ -1,11 +1,10 @@
-"""``grpo-rounds plan``: what a run will take, before it starts: memory a stage, tokens, hours, disk. It needs no weights."""
+"""``grpo-rounds plan``: what a run will take: memory a stage, tokens, hours, disk. It needs no weights."""
 
 import shutil
 from collections.abc import Iterator
 from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
@@ -44,7 +43,8 @@ def make_plan(
         UserError: the model's config can't be had.
     """
     found = source_config(config.model, model_config, folders)
-    return estimate_run(config, found, lengths_of(config, mean_completion), machine or this_machine(config.model, tflops))
+    machine = machine or this_machine(config.model, tflops)
+    return estimate_run(config, found, lengths_of(config, mean_completion), machine)
 
 
 def lengths_of(config: RunConfig, mean_completion: int | None = None) -> Lengths:
@@ -189,7 +189,7 @@ def _print(estimate: Estimate, config: RunConfig, out: Console) -> None:
         parts = ", ".join(f"{name} {_gib(size)}" for name, size in stage.components.items())
         time = times.get(stage.stage)
         work = ("-", "-") if time is None else (f"{time.flops / 1e12:,.0f}", hours(time.seconds))
-        table.add_row(stage.stage, _gib(stage.total), parts or "elsewhere", *work)
+        table.add_row(stage.stage, _gib(stage.total), parts or "nothing on it", *work)
     out.print(table)
     lines = [
         (

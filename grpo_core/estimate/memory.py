@@ -14,8 +14,12 @@ GPU_BASE = 1024 * MIB
 """A CUDA context, cuBLAS's workspaces and the allocator's rounding; an assumption, not measured here."""
 
 _FLOAT32 = 4
-_HOLES = 0.6
-"""Of a CPU pass's small blocks: what glibc keeps in holes, because gradients and results come to lie between them."""
+_HEAP_TOP = 64 * MIB
+"""glibc gives the end of its heap back when more than this is free there (twice M_MMAP_THRESHOLD_MAX)."""
+_HOLES = 1 / 3
+_AMONG_THEM = 2 / 3
+"""Of a pass's small blocks, and of small gradients, which come to lie among them while they live: what glibc keeps in
+holes. Fitted to runs of benchmarks/plan.py."""
 _LOGIT_COPIES = 5  # float32: what the head gives, scaled, shifted, exponentials, padded to blocks
 
 
@@ -73,7 +77,8 @@ def update_memory(
     if held is not None:
         found["activations"] = held.activations
         found["logits"] = held.most - held.activations
-        found["allocator"] = int(_HOLES * held.small) if on_cpu else 0
+        holes = _HEAP_TOP + _HOLES * held.small + _AMONG_THEM * (0 if shape.adapter else _FLOAT32 * shape.small)
+        found["allocator"] = int(holes) if on_cpu else 0
     return {name: size for name, size in (found | {"process": base}).items() if size}
 
 
@@ -89,9 +94,10 @@ def generation_memory(
 ) -> dict[str, int]:
     """Bytes of a batch of the transformers engine at its end, when no row has ended early.
 
-    The cache holds keys and values of every token of every row, 2 * layers * key-value width numbers each (grouped-query
-    attention, Ainslie et al. 2023, arXiv 2305.13245), in buffers that grow by a quarter (``generation.cache``). A step
-    repeats one layer's keys and values for all query heads; the sampler holds a few copies of the rows' logits.
+    The cache holds keys and values of every token of every row, 2 * layers * key-value width numbers each
+    (grouped-query attention, Ainslie et al. 2023, arXiv 2305.13245), in buffers that grow by a quarter
+    (``generation.cache``). A step repeats one layer's keys and values for all query heads; the sampler holds a few
+    copies of the rows' logits.
 
     Args:
         prompts: in a batch, each prefilled once.
@@ -121,7 +127,13 @@ def cache_tokens(prompt_tokens: int, completion_tokens: int) -> int:
 
 
 def vllm_memory(
-    shape: Shape, *, device_bytes: int, memory_share: float, tensor_parallel: int, weight_bytes: int, cache_bytes: int | None
+    shape: Shape,
+    *,
+    device_bytes: int,
+    memory_share: float,
+    tensor_parallel: int,
+    weight_bytes: int,
+    cache_bytes: int | None,
 ) -> dict[str, int]:
     """Bytes a device of a vLLM engine: it takes its share of the device whole, and what weights leave is its cache.
 

@@ -1,4 +1,4 @@
-"""A whole run: every stage's bytes, a round's tokens, seconds and disk, from a config, a model's config and a machine."""
+"""A whole run: every stage's bytes, a round's tokens, seconds and disk, for a config, a model and a machine."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -169,7 +169,7 @@ class _Planner:
     def _score_memory(self) -> StageMemory:
         reward = self.config.reward
         names = {component.reward for component in reward.components.values()} or {reward.name}
-        found = {"process": self.base if self.on_cpu else 0}
+        found = {"process": self.base} if self.on_cpu else {}
         if "logprob" in names:
             found["weights"] = self.shape.parameters * self.weight_bytes
         if "reward_model" in names:
@@ -201,6 +201,8 @@ class _Planner:
             on_cpu=self.on_cpu,
             ranks=update.ranks,
         )
+        if self.config.generation.engine == "vllm" and self.config.generation.vllm.keep_alive and not self.on_cpu:
+            found["kept engine"] = sum(self._vllm_memory().values()) - self.base
         return StageMemory("update_policy", self.machine.device, found)
 
     def _engine_time(self, stage: str, groups: int, prompts: int, each: int) -> StageTime:
@@ -235,9 +237,7 @@ class _Planner:
     def _evaluate_time(self) -> StageTime:
         evaluation, prompts = self.config.evaluation, self._held_out()
         batch = min(evaluation.batch_prompts, prompts)
-        found = [
-            self._engine_time("evaluate_policy", prompts, batch, each) for each in (1, evaluation.samples) if each
-        ]
+        found = [self._engine_time("evaluate_policy", prompts, batch, each) for each in (1, evaluation.samples) if each]
         return StageTime("evaluate_policy", sum(t.flops for t in found), sum(t.seconds for t in found))
 
     def _update_time(self) -> StageTime:
@@ -291,6 +291,8 @@ def _mends(stage: StageMemory, estimate: Estimate, config: RunConfig) -> list[st
         if states > stage.total // 4:
             if stage.device == "cuda" and update.ranks < estimate.machine.devices:
                 mends.append(f"set update.ranks to {estimate.machine.devices}")
+            elif stage.device == "cuda":
+                mends.append("raise update.ranks on more GPUs")
             if update.lora is None:
                 mends.append("set update.lora to {}")
         return mends or ["take a smaller model.name"]
@@ -305,4 +307,3 @@ def _mends(stage: StageMemory, estimate: Estimate, config: RunConfig) -> list[st
         "evaluate_policy": "evaluation.batch_prompts, evaluation.samples or generation.max_new_tokens",
     }
     return [f"lower {keys[stage.stage]}"]
-

@@ -8,6 +8,9 @@ import torch
 from grpo_core.policy.form import attention_crossover
 from grpo_core.policy.lora_config import LoraConfig
 
+SMALL_BYTES = 2**25
+"""glibc maps larger blocks by themselves, at most from here on (M_MMAP_THRESHOLD_MAX), and they leave no holes."""
+
 
 @dataclass(frozen=True, slots=True)
 class Shape:
@@ -24,6 +27,7 @@ class Shape:
     vocabulary: int
     layer: int  # parameters of one decoder layer
     root: int  # parameters of embedding and head together
+    small: int  # parameters in tensors whose float32 gradient is a small block to glibc
     crossover: float  # as LogprobForm
     context: int | None  # most tokens of prompt and completion; None: no bound is known
     adapter: int = 0  # parameters that LoRA trains
@@ -50,6 +54,7 @@ def shape_of(model_config: Any, lora: LoraConfig | None = None) -> Shape:
     size = getattr(text, "head_dim", None) or text.hidden_size // heads
     embedding, head = model.get_input_embeddings().weight, model.get_output_embeddings().weight
     parameters = sum(weight.numel() for weight in model.parameters())
+    small = sum(weight.numel() for weight in model.parameters() if weight.nbytes < SMALL_BYTES)
     ends = embedding.numel() + (0 if head is embedding else head.numel())
     crossover = attention_crossover(model)
     adapter = 0
@@ -70,6 +75,7 @@ def shape_of(model_config: Any, lora: LoraConfig | None = None) -> Shape:
         vocabulary=text.vocab_size,
         layer=(parameters - ends) // text.num_hidden_layers,
         root=ends,
+        small=small,
         crossover=crossover,
         context=getattr(text, "max_position_embeddings", None),
         adapter=adapter,

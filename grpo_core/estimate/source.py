@@ -38,8 +38,8 @@ def source_config(config: ModelConfig, file: Path | None = None, folders: Sequen
         source, options = source_options(config)
     except NotHere as error:
         raise NotHere(
-            f"model.name '{config.name}': its config.json is needed, not its weights, and the Hugging Face hub can't be "
-            "reached; download that one file and name it with --model-config."
+            f"model.name '{config.name}': its config.json is needed, not its weights, and the Hugging Face hub can't "
+            "be reached; download that one file and name it with --model-config."
         ) from error
     return _read(AutoConfig, source, options)
 

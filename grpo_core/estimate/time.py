@@ -1,4 +1,4 @@
-"""Floating-point operations of a round's passes, and seconds from them. An estimate: within a factor of two, no more."""
+"""Floating-point operations of a round's passes, and seconds from them: within a factor of two, no more."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

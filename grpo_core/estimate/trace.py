@@ -18,15 +18,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 from torch.utils.weak import WeakIdKeyDictionary
 
-from grpo_core.estimate.shapes import meta_model
+from grpo_core.estimate.shapes import SMALL_BYTES, meta_model
 from grpo_core.policy.batching import Microbatch
 from grpo_core.policy.layers import recomputed_layers
 from grpo_core.policy.logprobs import LogprobForm, completion_logprobs
 from grpo_core.policy.lora import add_adapter
 from grpo_core.policy.lora_config import LoraConfig
-
-SMALL_BYTES = 2**25
-"""glibc maps larger blocks by themselves, at most from here on (M_MMAP_THRESHOLD_MAX), and they leave no holes."""
 
 _DEPTHS = (2, 3)
 
@@ -39,13 +36,13 @@ class Held:
     most: int  # at the highest point of both passes
     small: int  # thereof in storages of less than SMALL_BYTES
 
-    def beyond(self, other: "Held", times: int) -> "Held":
-        """This, and ``times`` the difference to another."""
-        return Held(
-            self.activations + times * (self.activations - other.activations),
-            self.most + times * (self.most - other.most),
-            self.small + times * (self.small - other.small),
-        )
+
+@dataclass(frozen=True, slots=True)
+class Peak:
+    """The highest point of one pass."""
+
+    most: int
+    small: int
 
 
 def trace_microbatch(
@@ -82,8 +79,14 @@ def trace_microbatch(
             add_adapter(model, lora)
         with FakeTensorMode(allow_non_fake_inputs=True), recomputed_layers(model) if recomputed else nullcontext():
             _make_fake(model, torch.float32 if autocast else dtype)
-            found.append(_trace(model, batch, form, temperature, autocast))
-    return found[-1] if len(found) == 1 else found[1].beyond(found[0], layers - depths[1])
+            found.append(count_bytes(model, batch, form, temperature, autocast))
+    first, last, more = found[0], found[-1], layers - depths[-1]
+    # Each pass by itself: which of the two is the higher may change on the way from few layers to many.
+    most, small = max(
+        (peak.most + more * (peak.most - before.most), peak.small + more * (peak.small - before.small))
+        for peak, before in ((last.forward, first.forward), (last.backward, first.backward))
+    )
+    return Held(last.trunk + more * (last.trunk - first.trunk), most, small)
 
 
 def _cut(model_config: Any, depth: int) -> Any:
@@ -95,11 +98,14 @@ def _cut(model_config: Any, depth: int) -> Any:
     return cut
 
 
-def _trace(model: Any, batch: Microbatch, form: LogprobForm, temperature: float, autocast: bool) -> Held:
+def count_bytes(
+    model: Any, batch: Microbatch, form: LogprobForm, temperature: float = 1.0, autocast: bool = False
+) -> "LiveBytes":
+    """Make both passes, on tensors real or fake, with the gradients of earlier micro-batches in place."""
     for weight in model.parameters():
         if weight.requires_grad:
             weight.grad = torch.empty_like(weight)
-    live = _LiveBytes()
+    live = LiveBytes()
     for tensor in (*model.parameters(), *model.buffers()):
         live.leave_out(tensor)
         if tensor.grad is not None:
@@ -108,8 +114,9 @@ def _trace(model: Any, batch: Microbatch, form: LogprobForm, temperature: float,
     with live:
         with torch.autocast("cpu", dtype=torch.bfloat16, enabled=autocast):
             found = completion_logprobs(model, batch.groups, temperature, want_entropy=True, form=form)
+        live.forward_done()
         found.logprobs.sum().backward()  # type: ignore[no-untyped-call]
-    return Held(live.trunk, live.most, live.small_then)
+    return live
 
 
 def _make_fake(model: nn.Module, trained: torch.dtype) -> None:
@@ -125,14 +132,14 @@ def _make_fake(model: nn.Module, trained: torch.dtype) -> None:
             module._buffers[name] = None if buffer is None else torch.empty(buffer.shape, dtype=buffer.dtype)
 
 
-class _LiveBytes(TorchDispatchMode):
+class LiveBytes(TorchDispatchMode):
     """Follows every storage that an operation makes while the mode is on."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._known: Any = WeakIdKeyDictionary()
-        self._now = self._small = 0
-        self.trunk = self.most = self.small_then = 0
+        self._now = self._small = self.trunk = 0
+        self.forward = self.backward = Peak(0, 0)
 
     def leave_out(self, tensor: Tensor) -> None:
         """Do not count what was there before."""
@@ -142,6 +149,10 @@ class _LiveBytes(TorchDispatchMode):
         """The last layer's output is there; computing it again later does not count."""
         self.trunk = self.trunk or self._now
 
+    def forward_done(self) -> None:
+        """What is higher from here on belongs to the backward pass."""
+        self.forward, self.backward = self.backward, Peak(0, 0)
+
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = function(*args, **(kwargs or {}))
         for tensor in tree_iter(result):
@@ -150,8 +161,8 @@ class _LiveBytes(TorchDispatchMode):
                 self._known[storage] = size
                 self._add(size)
                 weakref.finalize(storage, self._add, -size)
-        if self._now > self.most:
-            self.most, self.small_then = self._now, self._small
+        if self._now > self.backward.most:
+            self.backward = Peak(self._now, self._small)
         return result
 
     def _add(self, size: int) -> None:
