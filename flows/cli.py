@@ -85,6 +85,44 @@ def train(
 
 
 @app.command()
+def plan(
+    config: Annotated[Path, typer.Argument(metavar="CONFIG", help="A YAML config.")],
+    overrides: Annotated[
+        list[str] | None, typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Overrides one key; repeatable.")
+    ] = None,
+    gpu_count: Annotated[int | None, typer.Option("--gpus", min=1, help="Plan for so many GPUs, not for here.")] = None,
+    gpu_memory: Annotated[
+        float | None, typer.Option("--gpu-memory", min=1, metavar="GIB", help="Memory of each of these GPUs.")
+    ] = None,
+    tflops: Annotated[
+        float | None, typer.Option("--tflops", min=0.001, help="Peak of a device, instead of measured or known rates.")
+    ] = None,
+    model_config: Annotated[
+        Path | None, typer.Option("--model-config", metavar="FILE", help="The model's config.json, if it isn't here.")
+    ] = None,
+    mean_completion: Annotated[
+        int | None,
+        typer.Option("--mean-completion", min=1, metavar="TOKENS", help="Assumed; default half of max_new_tokens."),
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Say what a run will take: memory a stage, tokens, hours, disk. Exit 2 when it can't fit."""
+    from flows.plan import machine_given, plan_session
+    from grpo_core.config import load_config
+
+    plan_session(
+        load_config(config, overrides),
+        config,
+        machine=machine_given(gpu_count, gpu_memory, tflops),
+        model_config=model_config,
+        mean_completion=mean_completion,
+        tflops=tflops,
+        as_json=as_json,
+        out=out,
+    )
+
+
+@app.command()
 def resume(
     run: RunArgument,
     rounds: Annotated[

@@ -4,6 +4,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from flows.changes import describe_changes
+from flows.plan import summary_line
 from flows.preflight import checks
 from grpo_core.config import RunConfig
 from grpo_core.errors import NotHere
@@ -56,6 +57,8 @@ def describe(config: RunConfig, folder: str, out: Console) -> None:
         ("evaluation", f"{evaluations} times, greedy and {config.evaluation.samples} samples a prompt"),
         ("rounds", f"{config.rounds:,}"),
     ]
+    if plan := summary_line(config):
+        lines.append(("plan", plan))
     for name, text in lines:
         out.print(f"{name:>11}  {escape(text)}", soft_wrap=True)
     for line in describe_changes(folder, config):

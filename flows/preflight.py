@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from functools import partial
 
+from flows.plan import refuse_what_cannot_fit
 from grpo_core.artifacts import Artifact
 from grpo_core.config import RunConfig
 from grpo_core.generation.check import check_engine
@@ -35,6 +36,9 @@ def checks(config: RunConfig, run_dir: str) -> list[Callable[[], object]]:
         found.append(partial(check_source_reward, where, source, config.reward))
     if Artifact(store, initial_policy.FOLDER).manifest() is None:
         found.append(lambda: check_source(config.model))
+        found.append(lambda: refuse_what_cannot_fit(config))
+    elif store.is_local:
+        found.append(lambda: refuse_what_cannot_fit(config, str(store.path(initial_policy.FOLDER))))
     for where, source in with_joining_sources(run_dir, config).data.places.items():
         first = 1 if where.startswith("data.eval_sources") else source.from_round or 1
         if Artifact(store, pool_folder(first)).manifest() is None:

@@ -62,7 +62,7 @@ def check_source(config: ModelConfig) -> None:
     Raises:
         UserError: it is not there.
     """
-    _locate(config)
+    source_options(config)
 
 
 def load_source_model(config: ModelConfig, seed: int) -> tuple[Any, Any]:
@@ -81,7 +81,7 @@ def load_source_model(config: ModelConfig, seed: int) -> tuple[Any, Any]:
     from safetensors import SafetensorError
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    source, options = _locate(config)
+    source, options = source_options(config)
     try:
         tokenizer = AutoTokenizer.from_pretrained(source, **options)
         model = AutoModelForCausalLM.from_pretrained(source, dtype=torch.float32, **options)
@@ -172,8 +172,24 @@ def _with_pad(tokenizer: Any) -> Any:
     return tokenizer
 
 
-def _locate(config: ModelConfig) -> tuple[str, dict[str, Any]]:
-    """What ``from_pretrained`` is to be given: a folder or a hub id, and options."""
+def source_tokenizer(config: ModelConfig) -> Any:
+    """The starting model's tokenizer without its weights.
+
+    Raises:
+        OSError, ValueError, LookupError, ImportError, UserError: it can't be had.
+    """
+    if config.name == "tiny":
+        from grpo_core.tiny import byte_tokenizer
+
+        return byte_tokenizer()
+    from transformers import AutoTokenizer
+
+    source, options = source_options(config)
+    return AutoTokenizer.from_pretrained(source, **options)
+
+
+def source_options(config: ModelConfig) -> tuple[str, dict[str, Any]]:
+    """What ``from_pretrained`` is to be given: a folder or a hub id, and options. Raises UserError as check_source."""
     name = config.name
     folder = Path(name).expanduser()
     if name == "tiny":

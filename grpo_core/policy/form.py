@@ -37,7 +37,7 @@ def inspect_model(model: "PreTrainedModel", longest: int | None = None) -> Logpr
     with torch.no_grad():
         expected = _sample_logprobs(model, own)
     form = chunked if _agrees(model, chunked, expected, "its head called chunk by chunk") else own
-    if _exceeds_window(config, longest):
+    if exceeds_window(config, longest):
         return form
     shared = replace(form, shared_prefix=True)
     return shared if _agrees(model, shared, expected, "rows with a shared prefix") else form
@@ -77,7 +77,7 @@ def _agrees(model: "PreTrainedModel", form: LogprobForm, expected: Tensor, what:
     return True
 
 
-def _exceeds_window(config: object, longest: int | None) -> bool:
+def exceeds_window(config: object, longest: int | None) -> bool:
     kinds = getattr(config, "layer_types", None)
     windows = [getattr(config, name, None) for name, kind in _WINDOWS if kinds is None or kind in kinds]
     return any(window is not None and (longest is None or longest > window) for window in windows)

@@ -1,0 +1,88 @@
+"""What one round has to do, as plain counts: lengths, batches, micro-batches of the update at those lengths."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from grpo_core.estimate.shapes import Shape
+from grpo_core.estimate.trace import Held, trace_microbatch
+from grpo_core.policy.batching import Microbatch, TrainingRollout, microbatches
+from grpo_core.policy.config import UpdateConfig
+from grpo_core.policy.form import exceeds_window
+from grpo_core.policy.logprobs import LogprobForm
+
+
+@dataclass(frozen=True, slots=True)
+class Lengths:
+    """Tokens of prompts and completions; the mean of completions is an assumption."""
+
+    prompt_mean: int
+    prompt_most: int
+    completion_mean: int
+    completion_most: int
+
+
+def expected_form(model_config: Any, shape: Shape, longest: int) -> LogprobForm:
+    """What ``inspect_model`` will most likely find; it tries the model out, and here there are no weights."""
+    text = model_config.get_text_config()
+    return LogprobForm(
+        shared_prefix=not exceeds_window(text, longest),
+        chunked_head=True,
+        softcap=getattr(text, "final_logit_softcapping", None),
+        crossover=shape.crossover,
+    )
+
+
+def packed(
+    form: LogprobForm, update: UpdateConfig, groups: int, group_size: int, prompt: int, completion: int
+) -> list[Microbatch]:
+    """The micro-batches of an optimiser step whose rollouts are all of one length, packed as the update packs them."""
+    rollouts = [
+        TrainingRollout(
+            prompt_id=str(group),
+            prompt_ids=np.zeros(prompt, np.int64),
+            completion_ids=np.zeros(completion, np.int64),
+            old_logprobs=np.zeros(completion, np.float32),
+            advantage=0.0,
+        )
+        for group in range(groups)
+        for _ in range(group_size)
+    ]
+    return microbatches(rollouts, update.tokens_per_microbatch, form.crossover if form.shared_prefix else None)
+
+
+def largest_held(
+    model_config: Any,
+    shape: Shape,
+    update: UpdateConfig,
+    groups: int,
+    group_size: int,
+    lengths: Lengths,
+    *,
+    compute: torch.dtype = torch.float32,
+) -> Held:
+    """Of micro-batches of the longest and of mean completions, what the larger one holds.
+
+    Long rows may leave much of ``tokens_per_microbatch`` empty that shorter ones fill.
+
+    Args:
+        groups: of an optimiser step.
+        compute: precision of forward passes: one process casts to it, ranks gather their weights in it.
+    """
+
+    form = expected_form(model_config, shape, lengths.prompt_most + lengths.completion_most)
+    found = [
+        trace_microbatch(
+            model_config,
+            packed(form, update, groups, group_size, lengths.prompt_most, completion)[0],
+            form,
+            autocast=compute is not torch.float32 and update.ranks == 1,
+            dtype=torch.float32 if update.ranks == 1 and update.lora is None else compute,
+            recomputed=update.gradient_checkpointing,
+            lora=update.lora,
+        )
+        for completion in {lengths.completion_most, lengths.completion_mean}
+    ]
+    return max(found, key=lambda held: held.most)

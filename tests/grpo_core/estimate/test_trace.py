@@ -1,0 +1,74 @@
+"""The count on fake tensors is the count of the same passes on real ones."""
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, LlamaConfig, Qwen2Config
+
+from grpo_core.estimate.shapes import shape_of
+from grpo_core.estimate.trace import Held, count_bytes, trace_microbatch
+from grpo_core.estimate.work import Lengths, expected_form, largest_held, packed
+from grpo_core.policy.config import UpdateConfig
+from grpo_core.policy.layers import recomputed_layers
+from grpo_core.policy.lora_config import LoraConfig
+
+SIZES = {
+    "vocab_size": 200,
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 128,
+}
+UPDATE = UpdateConfig(tokens_per_microbatch=256)
+
+
+def config_of(layers: int, family: type = LlamaConfig):
+    return family(num_hidden_layers=layers, **SIZES)
+
+
+def batch_and_form(config):
+    form = expected_form(config, shape_of(config), 32)
+    return packed(form, UPDATE, 4, 4, 12, 20)[0], form
+
+
+@pytest.mark.parametrize("family", [LlamaConfig, Qwen2Config])
+@pytest.mark.parametrize("recomputed", [False, True])
+def test_fake_tensors_take_the_bytes_of_real_ones(family: type, recomputed: bool) -> None:
+    config = config_of(3, family)
+    batch, form = batch_and_form(config)
+    model = AutoModelForCausalLM.from_config(config, attn_implementation="sdpa").eval()
+    if recomputed:
+        with recomputed_layers(model):
+            real = count_bytes(model, batch, form)
+    else:
+        real = count_bytes(model, batch, form)
+    fake = trace_microbatch(config, batch, form, recomputed=recomputed)
+    assert fake == Held(real.trunk, max(real.forward.most, real.backward.most), fake.small)
+    assert real.trunk > 0
+
+
+def test_seven_layers_are_told_from_two_and_three() -> None:
+    config = config_of(7)
+    batch, form = batch_and_form(config)
+    real = count_bytes(AutoModelForCausalLM.from_config(config, attn_implementation="sdpa").eval(), batch, form)
+    found = trace_microbatch(config, batch, form)
+    assert (found.activations, found.most) == (real.trunk, max(real.forward.most, real.backward.most))
+
+
+def test_each_setting_that_saves_memory_saves_some() -> None:
+    config = config_of(8)
+    batch, form = batch_and_form(config)
+    plain = trace_microbatch(config, batch, form)
+    assert trace_microbatch(config, batch, form, recomputed=True).activations < plain.activations / 4
+    assert trace_microbatch(config, batch, form, lora=LoraConfig(rank=2)).most < plain.most
+    assert trace_microbatch(config, batch, form, dtype=torch.bfloat16).activations < plain.activations
+
+
+def test_the_larger_of_long_and_of_mean_completions_counts() -> None:
+    config = config_of(2)
+    shape = shape_of(config)
+    small = largest_held(config, shape, UPDATE, 4, 4, Lengths(12, 12, 20, 20))
+    assert largest_held(config, shape, UPDATE, 4, 4, Lengths(12, 12, 20, 60)).most >= small.most
+    assert largest_held(config, shape, UPDATE, 4, 4, Lengths(12, 12, 2, 20)).most >= small.most
+    half = UPDATE.model_copy(update={"tokens_per_microbatch": 100})
+    assert largest_held(config, shape, half, 4, 4, Lengths(12, 12, 20, 20)).most < small.most
