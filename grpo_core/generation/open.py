@@ -24,11 +24,19 @@ def open_engine(policy: Path, model: ModelConfig, config: GenerationConfig) -> I
         with open_fleet(policy, model, config) as fleet:
             yield fleet
         return
-    from grpo_core.generation.transformers_engine import TransformersEngine
     from grpo_core.models import compute_dtype, load_policy, load_tokenizer, resolve_device
 
     device = resolve_device(model)
-    engine = TransformersEngine(load_policy(policy, device, compute_dtype(model, device)), load_tokenizer(policy))
+    dtype = compute_dtype(model, device)
+    engine: Engine
+    if config.engine == "server":
+        from grpo_core.generation.server_engine import ServerEngine
+
+        engine = ServerEngine(policy, str(dtype).removeprefix("torch."), config.server)
+    else:
+        from grpo_core.generation.transformers_engine import TransformersEngine
+
+        engine = TransformersEngine(load_policy(policy, device, dtype), load_tokenizer(policy))
     try:
         yield engine
     finally:
