@@ -81,16 +81,16 @@ class RunConfig(BaseModel):
     def _corrects_for_another_engine(cls, values: Any) -> Any:
         """Where the engine is not the trainer, what the user left open of the correction for it is on."""
         generation = values.get("generation") if isinstance(values, dict) else None
-        told = values.get("update", {}) if isinstance(values, dict) else None
+        update = values.get("update", {}) if isinstance(values, dict) else None
         if not isinstance(generation, dict) or generation.get("engine", "transformers") == "transformers":
             return values
-        if not isinstance(told, dict) or not isinstance(told.get("importance", {}), dict):
+        if not isinstance(update, dict) or not isinstance(update.get("importance", {}), dict):
             return values  # refused below, by name
-        update: dict[str, Any] = {"old_logprobs": "trainer"} | told
+        filled: dict[str, Any] = {"old_logprobs": "trainer"} | update
         cut = generation.get("top_p", 1) != 1 or generation.get("top_k", 0) != 0
-        if update["old_logprobs"] == "trainer" and not cut:
-            update["importance"] = {"correction": "truncate"} | update.get("importance", {})
-        return values | {"update": update}
+        if filled["old_logprobs"] == "trainer" and not cut:
+            filled["importance"] = {"correction": "truncate"} | filled.get("importance", {})
+        return values | {"update": filled}
 
     @model_validator(mode="after")
     def _tries_fit_the_group(self) -> "RunConfig":

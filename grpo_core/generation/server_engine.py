@@ -7,8 +7,9 @@ those of the distribution that it draws from, and its weights are the trainer's.
 
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from transformers import GenerationConfig as EndsOfText
 from grpo_core.errors import NotHere, UserError
 from grpo_core.generation.engine import NOT_FINITE, Completion, Request, SamplingParams, check_length, eos_ids
 from grpo_core.generation.vllm_config import ServerConfig, vllm_seed
-from grpo_core.models import load_tokenizer
+from grpo_core.models import ModelConfig, compute_dtype, load_tokenizer, resolve_device
 from grpo_core.schemas import Progress, no_progress
 
 KEY = "GRPO_ROUNDS_SERVER_KEY"
@@ -138,6 +139,17 @@ class ServerEngine:
                 f"The server at {self._server.url} gives logprobs from before temperature, top-k and top-p; start it "
                 "with --logprobs-mode processed_logprobs."
             )
+
+
+@contextmanager
+def open_server(policy: Path, model: ModelConfig, config: ServerConfig) -> Iterator[ServerEngine]:
+    """The engine over a server, in the trainer's precision; its connections are closed afterwards."""
+    dtype = compute_dtype(model, resolve_device(model))
+    engine = ServerEngine(policy, str(dtype).removeprefix("torch."), config)
+    try:
+        yield engine
+    finally:
+        engine.close()
 
 
 class Server:
