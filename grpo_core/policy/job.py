@@ -1,6 +1,6 @@
 """One round's update as a piece of work: folders and rollouts in; policy, optimiser state and table of steps out.
 
-It runs in the process that asks for it, or in each of several under torchrun (launch.py, rank_worker.py).
+It runs in the process that asks for it, or in each of several under torchrun (launch.py, rank.py).
 """
 
 from collections.abc import Callable, Sequence

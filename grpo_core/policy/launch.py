@@ -28,7 +28,7 @@ from grpo_core.policy.batching import TrainingRollout
 from grpo_core.policy.checkpoint import Checkpoints
 from grpo_core.policy.config import NonFiniteUpdate
 from grpo_core.policy.job import Trained, UpdateJob, write_rollouts
-from grpo_core.policy.rank_worker import (
+from grpo_core.policy.rank import (
     CHECKPOINT,
     JOB_FILE,
     METRICS_FILE,

@@ -38,7 +38,7 @@ def add_adapter(model: "PreTrainedModel", config: LoraConfig) -> None:
     from peft import LoraConfig as PeftConfig
     from peft import inject_adapter_in_model
 
-    targets = config.targets if isinstance(config.targets, str) else list(config.targets)
+    targets = "all-linear" if config.targets is None else list(config.targets)
     told = PeftConfig(r=config.rank, lora_alpha=config.alpha, target_modules=targets, task_type="CAUSAL_LM")
     try:
         inject_adapter_in_model(told, model, _NAME, low_cpu_mem_usage=True)

@@ -12,7 +12,7 @@ from grpo_core import interrupt
 from grpo_core.errors import UserError
 from grpo_core.policy.config import NonFiniteUpdate
 from grpo_core.policy.launch import _Conversation, _failure
-from grpo_core.policy.rank_worker import CHECKPOINT, Parent, end_file
+from grpo_core.policy.rank import CHECKPOINT, Parent, end_file
 
 TORCHRUN_SAYS = """
 ============================================================
