@@ -123,7 +123,7 @@ def main() -> None:
 
 def _work(folder: Path, address: str) -> None:
     transformers.utils.logging.disable_progress_bar()  # they would fill the log, whose end is shown when a rank fails
-    job = UpdateJob.model_validate_json((folder / JOB_FILE).read_text(encoding="utf-8"))
+    job = UpdateJob.model_validate(json.loads((folder / JOB_FILE).read_text(encoding="utf-8")))
     device = resolve_device(job.model)
     if device.type == "cuda":
         device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))

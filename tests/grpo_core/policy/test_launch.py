@@ -1,4 +1,5 @@
 import json
+import math
 import signal
 import socket
 import threading
@@ -6,12 +7,17 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from grpo_core import interrupt
 from grpo_core.errors import UserError
-from grpo_core.policy.config import NonFiniteUpdate
+from grpo_core.models import ModelConfig
+from grpo_core.policy.batching import TrainingRollout
+from grpo_core.policy.config import NonFiniteUpdate, UpdateConfig
+from grpo_core.policy.job import UpdateJob, read_rollouts, write_rollouts
 from grpo_core.policy.launch import _Conversation, _failure
+from grpo_core.policy.lora_config import LoraConfig
 from grpo_core.policy.rank import CHECKPOINT, Parent, end_file
 
 TORCHRUN_SAYS = """
@@ -148,5 +154,29 @@ def test_what_a_rank_says_itself_is_passed_on(tmp_path: Path) -> None:
 
 def test_ranks_that_never_began_are_told_by_torchruns_own_words(tmp_path: Path) -> None:
     (tmp_path / "torchrun.log").write_text("No module named nothing")
-    assert str(_failure(tmp_path, 4)).startswith("The ranks of the update could not be started")
-    assert "(the end of its log: No module named nothing)." in str(_failure(tmp_path, 4))
+    assert "4 ranks of the update could not be started (the end of the log: No module named nothing)" in str(
+        _failure(tmp_path, 4)
+    )
+
+
+def test_a_job_goes_to_the_ranks_number_for_number(tmp_path: Path) -> None:
+    update = UpdateConfig(max_grad_norm=math.inf, learning_rate=0.1 / 3, lora=LoraConfig(targets=("q_proj",)), ranks=2)
+    job = UpdateJob(
+        policy=tmp_path,
+        reference=None,
+        trainer_state=tmp_path / "state",
+        update=update,
+        model=ModelConfig(device="cpu"),
+        temperature=0.7,
+        max_new_tokens=5,
+        seed=2**63,
+        round_number=3,
+    )
+    assert UpdateJob.model_validate(json.loads(json.dumps(job.model_dump(mode="json")))) == job
+    one = TrainingRollout("p", [1, 2], [3, 4], [-0.1, -1 / 3], 1 / 7, reward=None, rollout_id="r", sample_index=4)
+    write_rollouts(tmp_path / "rollouts.parquet", [one])
+    (two,) = read_rollouts(tmp_path / "rollouts.parquet")
+    for name in TrainingRollout.__slots__:
+        was, found = getattr(one, name), getattr(two, name)
+        assert np.array_equal(was, found) if isinstance(was, np.ndarray) else was == found, name
+    assert two.old_logprobs.dtype == np.float32
