@@ -3,16 +3,29 @@
 import os
 import subprocess
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 from launcher import Launcher
+from stores import templates
 from support import TINY, prefect_server
 
 os.environ["OMP_NUM_THREADS"] = "1"  # the toys need no more, and one thread keeps its pace on a busy machine
 os.environ["HF_HUB_OFFLINE"] = "1"  # a test that reaches for a hub is a defect
 for name in ("MLFLOW_TRACKING_URI", "PREFECT_API_URL", "GRPO_ROUNDS_FAULT"):
     os.environ.pop(name, None)
+
+_stack = ExitStack()
+
+
+def pytest_configure() -> None:
+    _stack.enter_context(templates())  # before xdist starts its processes, which find it in their environment
+
+
+def pytest_unconfigure() -> None:
+    _stack.close()
+
 
 Command = Callable[..., subprocess.CompletedProcess[str]]
 

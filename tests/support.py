@@ -15,6 +15,8 @@ from random import SystemRandom
 from typing import Any
 
 import httpx
+import stores
+import warm
 
 ROOT = Path(__file__).resolve().parents[1]
 TINY = ROOT / "configs/tiny.yaml"
@@ -126,7 +128,10 @@ def await_server(url: str, process: subprocess.Popen[Any], log: Path, seconds: f
 @contextmanager
 def prefect_server(home: Path, port: int | None = None, **settings: str) -> Iterator[dict[str, str]]:
     """A real Prefect server on loopback with its own database and result storage; yields the environment to use it."""
+    from launcher import warm_socket
+
     home.mkdir(parents=True, exist_ok=True)
+    stores.copy_prefect(home)
     port = port or free_port()
     url = f"http://127.0.0.1:{port}/api"
     environment = {
@@ -138,7 +143,10 @@ def prefect_server(home: Path, port: int | None = None, **settings: str) -> Iter
     }
     with (home / "server.log").open("w") as log:
         server = subprocess.Popen(
-            [sys.executable, "-m", "prefect", "server", "start", "--host", "127.0.0.1", "--port", str(port)],
+            [
+                *(sys.executable, "-S", warm.PROGRAM, warm_socket()),
+                *("prefect", "server", "start", "--host", "127.0.0.1", "--port", str(port)),
+            ],
             env=os.environ | environment | settings,
             stdout=log,
             stderr=log,
@@ -146,6 +154,7 @@ def prefect_server(home: Path, port: int | None = None, **settings: str) -> Iter
         )
     try:
         await_server(f"{url}/health", server, home / "server.log")
+        stores.keep_prefect(home)
         yield environment
     finally:
         end(server)
