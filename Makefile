@@ -10,8 +10,9 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 quickstart: $(STAMP)
 	$(BIN)/grpo-rounds train configs/quickstart.yaml
 
-# Two processes: every test starts one thread, and many wait for others most of the time.
-PYTEST := $(BIN)/python -m pytest -n 2 --dist loadfile
+# Two processes: every test starts one thread, and many wait for others most of the time. tests/conftest.py says in which
+# order the files begin.
+PYTEST := $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 test: $(STAMP)
 	$(PYTEST)

@@ -16,7 +16,6 @@ from uuid import uuid4
 import httpx
 import patient
 import warm
-from launcher import warm_socket
 from support import ROOT, TINY, free_port, prefect_server
 
 Server = Callable[[], AbstractContextManager[dict[str, str]]]  # starts one, and tells the environment to use it
@@ -31,6 +30,7 @@ SMALL = {
 QUICK = {
     "PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE": "prefect.server.concurrency.lease_storage.filesystem",
     "PREFECT_SERVER_SERVICES_SCHEDULER_RECENT_DEPLOYMENTS_LOOP_SECONDS": "1",
+    "PREFECT_SERVER_SERVICES_SCHEDULER_MAX_RUNS": "30",  # not a hundred, to be made and taken away for each schedule
     "PREFECT_SERVER_SERVICES_LATE_RUNS_LOOP_SECONDS": "1",
     "PREFECT_SERVER_SERVICES_LATE_RUNS_AFTER_SECONDS": "1",
     "PREFECT_SERVER_EVENTS_PROACTIVE_GRANULARITY": "PT1S",
@@ -45,7 +45,7 @@ class Bench:
     def __init__(self, home: Path, server: Server | None = None) -> None:
         port = free_port()
         self.home = home
-        self.warm = [sys.executable, "-S", warm.PROGRAM, warm_socket()]  # a command's name and arguments come after
+        self.warm = warm.program()
         self._open: Server = server or (lambda: prefect_server(home / "prefect", port, **QUICK))
         self._server = ExitStack()
         self.environment = self._server.enter_context(self._open())

@@ -1,44 +1,15 @@
 """Starts commands of ``grpo-rounds`` in well under a second, each in a process of its own that can be killed."""
 
-import atexit
-import functools
 import os
 import socket
 import subprocess
-import sys
 import tempfile
-import time
 from collections.abc import Mapping
 from pathlib import Path
 
 import warm
 
 ROOT = Path(__file__).resolve().parents[1]
-
-
-@functools.cache
-def warm_socket() -> str:
-    """Where this process's warm one listens; it is started where none is, and dies with this process."""
-    folder = tempfile.mkdtemp(prefix="grpo-rounds-warm-")
-    path = f"{folder}/socket"
-    started = subprocess.Popen(
-        [sys.executable, warm.PROGRAM, path, "--serve"], stdin=subprocess.DEVNULL, start_new_session=True,
-        env=os.environ | {"PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}"},
-    )  # fmt: skip
-
-    def end() -> None:
-        started.kill()
-        started.wait()
-        for file in Path(folder).iterdir():
-            file.unlink()
-        os.rmdir(folder)
-
-    atexit.register(end)
-    while not os.path.exists(path):
-        if started.poll() is not None:
-            raise RuntimeError(f"the warm process ended with {started.returncode}")
-        time.sleep(0.05)
-    return path
 
 
 class Launcher:
@@ -52,7 +23,7 @@ class Launcher:
         """Start a command in a folder with more environment; its output goes into ``log`` (and log.err). Its pid."""
         with log.open("wb") as told, log.with_suffix(".err").open("wb") as complained:
             channel, pid = warm.begin(
-                warm_socket(), list(map(str, arguments)), self._environment | environment, str(folder),
+                warm.program()[-1], list(map(str, arguments)), self._environment | environment, str(folder),
                 (told.fileno(), complained.fileno()),
             )  # fmt: skip
         self._channels[pid] = channel

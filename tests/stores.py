@@ -33,6 +33,8 @@ def copy_tables() -> None:
     from mlflow.store.db import utils
 
     make = utils._initialize_tables
+    if make.__module__ == __name__:  # done already
+        return
 
     def initialize(engine: Any) -> None:
         folder, file = os.environ.get(TEMPLATES), engine.url.database

@@ -6,7 +6,6 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -105,8 +104,8 @@ def free_port() -> int:
 
 def end(process: subprocess.Popen[Any]) -> None:
     """Ask the group that a process leads to leave, and kill what is left of it after half a minute."""
-    os.killpg(process.pid, signal.SIGTERM)
-    with contextlib.suppress(subprocess.TimeoutExpired):
+    with contextlib.suppress(ProcessLookupError, subprocess.TimeoutExpired):
+        os.killpg(process.pid, signal.SIGTERM)
         process.wait(timeout=30)
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
@@ -128,8 +127,6 @@ def await_server(url: str, process: subprocess.Popen[Any], log: Path, seconds: f
 @contextmanager
 def prefect_server(home: Path, port: int | None = None, **settings: str) -> Iterator[dict[str, str]]:
     """A real Prefect server on loopback with its own database and result storage; yields the environment to use it."""
-    from launcher import warm_socket
-
     home.mkdir(parents=True, exist_ok=True)
     stores.copy_prefect(home)
     port = port or free_port()
@@ -143,10 +140,7 @@ def prefect_server(home: Path, port: int | None = None, **settings: str) -> Iter
     }
     with (home / "server.log").open("w") as log:
         server = subprocess.Popen(
-            [
-                *(sys.executable, "-S", warm.PROGRAM, warm_socket()),
-                *("prefect", "server", "start", "--host", "127.0.0.1", "--port", str(port)),
-            ],
+            [*warm.program(), "prefect", "server", "start", "--host", "127.0.0.1", "--port", str(port)],
             env=os.environ | environment | settings,
             stdout=log,
             stderr=log,
@@ -180,7 +174,7 @@ def in_prefect(run: Path, environment: dict[str, str]) -> dict[str, list[list[st
     """Flow runs and task runs of a training run, as a real server tells them."""
     identity = json.loads((run / "run.json").read_text())["run_id"]
     told = subprocess.run(
-        [sys.executable, "-c", QUERY, identity],
+        [*warm.program(), "python", "-c", QUERY, identity],
         env=os.environ | environment,
         capture_output=True,
         text=True,

@@ -1,8 +1,8 @@
 """Commands without the seconds of their imports: one process has imported everything, and forks for each of them.
 
-``python warm.py SOCKET [prefect] [ARGUMENT ...]`` is a command of ``grpo-rounds`` or of ``prefect``, and without
-arguments what a worker starts in place of ``python -m prefect.engine``. Signals, exit status, output and environment
-are the fork's own. It dies with the process that asked for it, and with the tests.
+``python warm.py SOCKET ARGUMENT ...`` is a command of ``grpo-rounds``; with ``prefect`` or ``python -c`` before the
+arguments one of those, and without any what a worker starts in place of ``python -m prefect.engine``. Signals, exit
+status, output and environment are the fork's own. It dies with the process that asked for it, and with the tests.
 """
 
 import array
@@ -11,11 +11,48 @@ import os
 import signal
 import socket
 import struct
+import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 PROGRAM = __file__
+SOCKET = "GRPO_ROUNDS_TEST_SOCKET"  # where the warm process of this test session listens
+FREEZE = "GRPO_ROUNDS_TEST_FREEZE"  # a name of grpo_core.faults: the process stops there once, as by SIGSTOP
+
+
+@contextmanager
+def running() -> Iterator[None]:
+    """Have a warm process, which ends with this one; it may still be importing. The outermost call starts it."""
+    if SOCKET in os.environ:
+        yield
+        return
+    root = os.path.dirname(os.path.dirname(os.path.abspath(PROGRAM)))
+    with tempfile.TemporaryDirectory(prefix="grpo-rounds-warm-") as folder:
+        os.environ[SOCKET] = f"{folder}/socket"
+        started = subprocess.Popen(
+            [sys.executable, PROGRAM, os.environ[SOCKET], "--serve"], stdin=subprocess.DEVNULL, start_new_session=True,
+            env=os.environ | {"PYTHONPATH": f"{root}:{root}/tests"},
+        )  # fmt: skip
+        try:
+            yield
+        finally:
+            del os.environ[SOCKET]
+            started.kill()
+            started.wait()
+
+
+def program(seconds: float = 300) -> list[str]:
+    """What to start in place of ``grpo-rounds``; waits until the warm process listens."""
+    deadline = time.monotonic() + seconds
+    while not os.path.exists(os.environ[SOCKET]):
+        if time.monotonic() > deadline:
+            raise RuntimeError("the warm process never came up; see above what it said")
+        time.sleep(0.05)
+    return [sys.executable, "-S", PROGRAM, os.environ[SOCKET]]
 
 
 def begin(
@@ -114,7 +151,6 @@ def _import_everything() -> None:
     # By name where an import is enough; torch and transformers import more when a model is first built and trained.
     import gc
     import importlib
-    import tempfile
     from pathlib import Path
 
     import stores
@@ -162,10 +198,11 @@ def _become(order: dict[str, Any], output: list[int]) -> None:
     os.chdir(order["cwd"])
     sys.path[:0] = [place for place in os.environ.get("PYTHONPATH", "").split(os.pathsep) if place]
     argv = order["argv"]
-    is_ours = bool(argv) and argv[0] != "prefect"
+    is_ours = bool(argv) and argv[0] not in ("prefect", "python")
     if is_ours:
         environment.prepare(command_line=True)
     prefect.context.refresh_global_settings_context()
+    _freeze_at(os.environ.pop(FREEZE, ""))
     code: Any = 0
     try:
         if is_ours:
@@ -173,6 +210,9 @@ def _become(order: dict[str, Any], output: list[int]) -> None:
 
             sys.argv = ["grpo-rounds", *argv]
             cli.main()
+        elif argv[:2] == ["python", "-c"]:
+            sys.argv = argv[1:2] + argv[3:]
+            exec(argv[2], {"__name__": "__main__"})
         elif argv:
             sys.argv = argv
             runpy.run_module("prefect", run_name="__main__", alter_sys=True)
@@ -191,6 +231,21 @@ def _become(order: dict[str, Any], output: list[int]) -> None:
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code if isinstance(code, int) else 1)
+
+
+def _freeze_at(moment: str) -> None:
+    from grpo_core import faults
+
+    point = faults.point
+
+    def freezing(name: str) -> None:
+        if name == moment:
+            faults.point = point
+            os.kill(os.getpid(), signal.SIGSTOP)
+        point(name)
+
+    if moment:
+        faults.point = freezing
 
 
 def _beat_faster() -> None:

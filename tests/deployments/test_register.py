@@ -157,8 +157,10 @@ def test_serve_registers_and_runs_by_itself(bench: Bench) -> None:
 
     until(lambda: bench.api.get("/deployments/name/next-round/served").is_success, told)
     identity = bench.get("/deployments/name/next-round/served")["id"]
+    waiting = {"Scheduled", "Late"}
+    until(lambda: {r["state_name"] for r in bench.flow_runs(identity)} - waiting, told)
+    bench.end_schedule(identity)  # one slot is enough
     until(lambda: "Completed" in [r["state_name"] for r in bench.flow_runs(identity)], told)
-    bench.end_schedule(identity)
     serving.send_signal(signal.SIGTERM)
     serving.wait(timeout=60)
     assert (bench.home / "served/rounds/0001/policy/manifest.json").exists()
