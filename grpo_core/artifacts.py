@@ -348,4 +348,7 @@ class ArtifactWriter:
         )
         self.store.publish(self.artifact.manifest_file, manifest.to_bytes())
         self.artifact.remove_marks()
+        for name in self.store.hidden_files(self.artifact.folder):
+            if not name.startswith(_MARK):  # what a helper that was killed had begun
+                self.store.delete(self.artifact.file(name))
         return manifest

@@ -78,6 +78,22 @@ class RunConfig(BaseModel):
     cluster: ClusterConfig = Field(default_factory=ClusterConfig)
     tracking: TrackingConfig = Field(default_factory=TrackingConfig)
 
+    @model_validator(mode="before")
+    @classmethod
+    def _corrects_for_another_engine(cls, values: Any) -> Any:
+        """Where the engine is not the trainer, what the user left open of the correction for it is on."""
+        generation = values.get("generation") if isinstance(values, dict) else None
+        told = values.get("update", {}) if isinstance(values, dict) else None
+        if not isinstance(generation, dict) or generation.get("engine", "transformers") == "transformers":
+            return values
+        if not isinstance(told, dict) or not isinstance(told.get("importance", {}), dict):
+            return values  # refused below, by name
+        update: dict[str, Any] = {"old_logprobs": "trainer"} | told
+        cut = generation.get("top_p", 1) != 1 or generation.get("top_k", 0) != 0
+        if update["old_logprobs"] == "trainer" and not cut:
+            update["importance"] = {"correction": "truncate"} | update.get("importance", {})
+        return values | {"update": update}
+
     @model_validator(mode="after")
     def _tries_fit_the_group(self) -> "RunConfig":
         if self.advantage.estimator == "pass_at_k" and self.advantage.pass_k > self.generation.group_size:

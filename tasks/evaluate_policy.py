@@ -28,7 +28,7 @@ def is_due(run: Run, round_number: int) -> bool:
 def _config(run: Run) -> Mapping[str, Any]:
     return {
         "evaluation": run.config.evaluation.model_dump(mode="json", exclude={"every"}),
-        "generation": run.config.generation.model_dump(mode="json", exclude={"group_size", "shard_groups"}),
+        "generation": run.config.generation.deciding(exclude={"group_size", "shard_groups"}),
         "model.dtype": run.config.model.dtype,
         "seed": run.config.seed,
         **reward_key(run.config.reward),

@@ -32,7 +32,7 @@ def generation_inputs(run: Run, round_number: int) -> Mapping[str, str]:
 def generation_key(run: Run) -> Mapping[str, Any]:
     """The part of the config that decides a round's rollouts."""
     return {
-        "generation": run.config.generation.model_dump(mode="json"),
+        "generation": run.config.generation.deciding(),
         "model.dtype": run.config.model.dtype,
         "seed": run.config.seed,
     }

@@ -1,12 +1,14 @@
 """What an engine is: token ids and seeds in; ids, logprobs and the reason for the end out."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol, runtime_checkable
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from grpo_core.schemas import Progress, no_progress
+from grpo_core.errors import UserError
+from grpo_core.generation.vllm_config import ServerConfig, VllmConfig
+from grpo_core.schemas import Progress, no_progress, shifted
 from grpo_core.seeding import hash64
 
 
@@ -15,13 +17,23 @@ class GenerationConfig(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    engine: Literal["transformers"] = Field("transformers", description="What generates.")
+    engine: Literal["transformers", "vllm", "server"] = Field(
+        "transformers",
+        description="What generates: transformers in this process, vllm in processes of its own, or a vLLM server.",
+    )
     group_size: int = Field(8, ge=2, description="G: completions of each prompt; a group of one has no advantage.")
     temperature: float = Field(1.0, gt=0, description="T of sampling; the same T is inside the trainer's logprobs.")
     top_p: float = Field(1.0, gt=0, le=1, description="Nucleus sampling; 1 leaves the distribution whole.")
     top_k: int = Field(0, ge=0, description="Only the k likeliest tokens; 0 leaves the distribution whole.")
     max_new_tokens: int = Field(2048, ge=1, description="A completion is cut off after so many tokens.")
     shard_groups: int = Field(8, ge=1, description="Groups in a shard: one batch, one file, what a kill can cost.")
+    vllm: VllmConfig = Field(default_factory=VllmConfig)
+    server: ServerConfig = Field(default_factory=ServerConfig)
+
+    def deciding(self, exclude: Collection[str] = ()) -> dict[str, Any]:
+        """The settings that may decide what is generated, as plain values."""
+        told = self.model_dump(mode="json", exclude={"vllm", "server", *exclude})
+        return told | ({"vllm": self.vllm.deciding()} if self.engine == "vllm" else {})
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +94,58 @@ class Engine(Protocol):
         ...
 
 
+@runtime_checkable
+class ManyBatches(Protocol):
+    """An engine that can work at several batches at a time."""
+
+    def generate_batches(
+        self, batches: Sequence[Sequence[Request]], sampling: SamplingParams, progress: Progress = no_progress
+    ) -> Iterator[list[list[Completion]]]:
+        """See the function ``generate_batches``."""
+        ...
+
+
+def generate_batches(
+    engine: Engine, batches: Sequence[Sequence[Request]], sampling: SamplingParams, progress: Progress = no_progress
+) -> Iterator[list[list[Completion]]]:
+    """What ``Engine.generate`` gives for each batch, in order, side by side where the engine can.
+
+    ``progress`` counts the completions of all batches.
+    """
+    if isinstance(engine, ManyBatches):
+        yield from engine.generate_batches(batches, sampling, progress)
+        return
+    total, done = sum(len(request.seeds) for batch in batches for request in batch), 0
+    for batch in batches:
+        yield engine.generate(batch, sampling, shifted(progress, done, total))
+        done += sum(len(request.seeds) for request in batch)
+
+
 def seeds_for(run_seed: int, round_number: int, prompt_id: str, group_size: int) -> list[int]:
     """The seeds of a group, one for each sample index."""
     return [hash64(run_seed, round_number, prompt_id, index) for index in range(group_size)]
+
+
+def eos_ids(*holders: Any) -> frozenset[int]:
+    """Every id that ends a completion, of configs and a tokenizer: one, several or none in each."""
+    found: set[int] = set()
+    for holder in holders:
+        value = getattr(holder, "eos_token_id", None)
+        found.update(value if isinstance(value, list | tuple) else [] if value is None else [value])
+    return frozenset(found)
+
+
+NOT_FINITE = (
+    "The policy gives logits that are not finite; lower update.learning_rate and go back to a round before, or set "
+    "model.dtype to float32."
+)
+
+
+def check_length(requests: Sequence[Request], sampling: SamplingParams, limit: int | None) -> None:
+    """Raises UserError when a prompt and its answer don't fit into ``limit`` tokens; None: there is no limit."""
+    longest = max(len(request.prompt_ids) for request in requests)
+    if limit is not None and longest + sampling.max_new_tokens > limit:
+        raise UserError(
+            f"A prompt of {longest} tokens and generation.max_new_tokens {sampling.max_new_tokens} exceed the "
+            f"model's context of {limit}; lower generation.max_new_tokens or data.max_prompt_tokens."
+        )

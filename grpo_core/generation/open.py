@@ -11,13 +11,32 @@ from grpo_core.models import ModelConfig
 
 @contextmanager
 def open_engine(policy: Path, model: ModelConfig, config: GenerationConfig) -> Iterator[Engine]:
-    """The configured engine over the policy saved in a folder; its memory is free again afterwards."""
+    """The configured engine over the policy saved in a folder; its memory is free again afterwards.
+
+    Raises:
+        NotHere: the engine needs what this machine lacks.
+        UserError: a server can't be reached, or can't take the policy.
+    """
     # A new engine is one more branch here. Imports stay inside: an engine's libraries may live in another environment.
-    from grpo_core.generation.transformers_engine import TransformersEngine
+    if config.engine == "vllm":
+        from grpo_core.generation.kept import open_fleet
+
+        with open_fleet(policy, model, config) as fleet:
+            yield fleet
+        return
     from grpo_core.models import compute_dtype, load_policy, load_tokenizer, resolve_device
 
     device = resolve_device(model)
-    engine = TransformersEngine(load_policy(policy, device, compute_dtype(model, device)), load_tokenizer(policy))
+    dtype = compute_dtype(model, device)
+    engine: Engine
+    if config.engine == "server":
+        from grpo_core.generation.server_engine import ServerEngine
+
+        engine = ServerEngine(policy, str(dtype).removeprefix("torch."), config.server)
+    else:
+        from grpo_core.generation.transformers_engine import TransformersEngine
+
+        engine = TransformersEngine(load_policy(policy, device, dtype), load_tokenizer(policy))
     try:
         yield engine
     finally:

@@ -15,7 +15,7 @@ from transformers.cache_utils import DynamicCache
 from grpo_core.canary import probe_logprobs
 from grpo_core.errors import UserError
 from grpo_core.generation.cache import spread
-from grpo_core.generation.engine import Completion, Request, SamplingParams
+from grpo_core.generation.engine import NOT_FINITE, Completion, Request, SamplingParams, check_length, eos_ids
 from grpo_core.generation.sampling import draw
 from grpo_core.schemas import Progress, no_progress
 
@@ -32,7 +32,7 @@ class TransformersEngine:
     def __init__(self, model: Any, tokenizer: Any) -> None:
         self._model = model
         self._tokenizer = tokenizer
-        self._eos = eos_ids(model, tokenizer)
+        self._eos = eos_ids(model.generation_config, model.config, tokenizer)
         self.precision = str(model.dtype).removeprefix("torch.")
 
     def probe(self, ids: Sequence[int]) -> list[float]:
@@ -45,7 +45,7 @@ class TransformersEngine:
         """All requests in one batch; see ``Engine.generate``."""
         if not any(request.seeds for request in requests):
             return [[] for _ in requests]
-        self._check_length(requests, sampling)
+        check_length(requests, sampling, getattr(self._model.config, "max_position_embeddings", None))
         with torch.inference_mode():
             completions = iter(self._decode(requests, sampling, progress))
         return [[next(completions) for _ in request.seeds] for request in requests]
@@ -53,15 +53,6 @@ class TransformersEngine:
     def close(self) -> None:
         """Let go of the weights."""
         self._model = None
-
-    def _check_length(self, requests: Sequence[Request], sampling: SamplingParams) -> None:
-        limit = getattr(self._model.config, "max_position_embeddings", None)
-        longest = max(len(request.prompt_ids) for request in requests)
-        if limit is not None and longest + sampling.max_new_tokens > limit:
-            raise UserError(
-                f"A prompt of {longest} tokens and generation.max_new_tokens {sampling.max_new_tokens} exceed the "
-                f"model's context of {limit}; lower generation.max_new_tokens or data.max_prompt_tokens."
-            )
 
     def _decode(self, requests: Sequence[Request], sampling: SamplingParams, progress: Progress) -> list[Completion]:
         """The completions of all groups, one after the other.
@@ -88,10 +79,7 @@ class TransformersEngine:
             stopped_N[rows_R[ending_R]] = True
             ended, broken = torch.stack([stopped_N.sum(), (~logprobs_R.isfinite()).sum()]).tolist()
             if broken:
-                raise UserError(
-                    "The policy gives logits that are not finite; lower update.learning_rate and go back to a round "
-                    "before, or set model.dtype to float32."
-                )
+                raise UserError(NOT_FINITE)
             if ended > done:
                 done = ended
                 progress(done, total)
@@ -156,12 +144,3 @@ class TransformersEngine:
 def _uniforms(seeds: Sequence[int], count: int) -> torch.Tensor:
     """[seeds, count] in float64 in [0, 1); each row by its own seed alone, and a prefix of any longer one."""
     return torch.from_numpy(np.stack([np.random.Generator(np.random.Philox(key=seed)).random(count) for seed in seeds]))
-
-
-def eos_ids(model: Any, tokenizer: Any) -> frozenset[int]:
-    """Every id that ends a completion: of the generation config, the model's config and the tokenizer."""
-    found: set[int] = set()
-    for holder in (model.generation_config, model.config, tokenizer):
-        value = getattr(holder, "eos_token_id", None)
-        found.update(value if isinstance(value, list | tuple) else [] if value is None else [value])
-    return frozenset(found)

@@ -42,6 +42,7 @@ class UpdateMetrics:
     ratio_max: float | None = None  # the largest of any token
     ratio_ess: float | None = None  # effective sample size
     sampler_logprob_drift: float | None = None  # |trainer - sampler| before any update, nats
+    sampler_logprob_drift_max: float | None = None  # of any token; None with the sampler's logprobs
     sampler_kl: float | None = None  # k3 of KL(sampler || trainer) before any update, nats
     importance_mean: float | None = None  # trainer over sampler, before truncation; None with the sampler's logprobs
     importance_max: float | None = None
@@ -64,17 +65,18 @@ class UpdateMetrics:
         return {name: float(value) for name, value in asdict(self).items() if value is not None}
 
 
-def sampler_distance(rollouts: Sequence[TrainingRollout]) -> tuple[float, float]:
-    """Mean |trainer - sampler| and k3 of KL(sampler || trainer) over tokens."""
+def sampler_distance(rollouts: Sequence[TrainingRollout]) -> tuple[float, float, float | None]:
+    """Mean |trainer - sampler|, k3 of KL(sampler || trainer), and the largest |trainer - sampler|, over tokens."""
     differences = [r.old_logprobs - r.sampler_logprobs for r in rollouts if r.sampler_logprobs is not None]
     difference = np.concatenate(differences)
     drift = float(np.abs(difference).mean(dtype=np.float64))
-    return drift, float((np.expm1(difference, dtype=np.float64) - difference).mean())
+    kl = float((np.expm1(difference, dtype=np.float64) - difference).mean())
+    return drift, kl, float(np.abs(difference).max())
 
 
-def first_distance(first: "StepSums") -> tuple[float, float]:
-    """The same from the first step, whose ratios are to the sampler's own logprobs."""
-    return first.drift / first.tokens, first.kl_old / first.tokens
+def first_distance(first: "StepSums") -> tuple[float, float, float | None]:
+    """The same from the first step, whose ratios are to the sampler's own logprobs; it knows no largest."""
+    return first.drift / first.tokens, first.kl_old / first.tokens, None
 
 
 def summary(
@@ -82,6 +84,7 @@ def summary(
     config: UpdateConfig,
     drift: float,
     sampler_kl: float,
+    drift_max: float | None,
     direction: Mapping[str, float],
 ) -> UpdateMetrics:
     """A round's metrics from its steps, and from what was measured before the first and after the last."""
@@ -115,6 +118,7 @@ def summary(
         ratio_max=max(step.ratio_max for step in sums),
         ratio_ess=effective("ratio"),
         sampler_logprob_drift=drift,
+        sampler_logprob_drift_max=drift_max,
         sampler_kl=sampler_kl,
         importance_mean=mean("importance") if weighed else None,
         importance_max=max(step.importance_max for step in sums) if weighed else None,

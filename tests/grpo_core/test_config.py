@@ -123,3 +123,23 @@ def test_changed_keys_are_named_by_their_dots():
     old = RunConfig()
     new = old.model_copy(update={"update": old.update.model_copy(update={"kl_coef": 0.1}), "seed": 3})
     assert changes(old, new) == [Change("seed", 0, 3), Change("update.kl_coef", 0.04, 0.1)]
+
+
+@pytest.mark.parametrize(
+    ("generation", "update", "expected"),
+    [
+        ({}, {}, ("sampler", "none")),
+        ({"engine": "vllm"}, {}, ("trainer", "truncate")),
+        ({"engine": "server"}, {"importance": {"high": 5.0}}, ("trainer", "truncate")),
+        ({"engine": "vllm"}, {"importance": {"correction": "mask"}}, ("trainer", "mask")),
+        ({"engine": "vllm"}, {"importance": {"correction": "none"}}, ("trainer", "none")),
+        ({"engine": "vllm"}, {"old_logprobs": "sampler"}, ("sampler", "none")),
+        ({"engine": "vllm", "top_p": 0.9}, {}, ("trainer", "none")),
+    ],
+)
+def test_another_engine_is_corrected_for_unless_the_user_says_otherwise(
+    generation: dict[str, object], update: dict[str, object], expected: tuple[str, str]
+) -> None:
+    config = RunConfig.model_validate({"generation": generation, "update": update})
+    assert (config.update.old_logprobs, config.update.importance.correction) == expected
+    assert RunConfig.model_validate(yaml.safe_load(to_yaml(config))) == config

@@ -10,8 +10,8 @@ from transformers import LlamaConfig, LlamaForCausalLM, MistralConfig, MistralFo
 
 from grpo_core.errors import UserError
 from grpo_core.generation import transformers_engine
-from grpo_core.generation.engine import Request, SamplingParams, seeds_for
-from grpo_core.generation.transformers_engine import TransformersEngine, eos_ids
+from grpo_core.generation.engine import Request, SamplingParams, eos_ids, seeds_for
+from grpo_core.generation.transformers_engine import TransformersEngine
 from grpo_core.seeding import hash64
 
 PROMPTS = ["What is 3 + 4?", "Hi", "Compute the sum of 12 and 29, please.", "7 x 8 ="]
@@ -91,7 +91,7 @@ def test_a_shorter_limit_gives_a_prefix(engine, tiny):
 
 
 def test_finish_reasons(engine, tiny):
-    eos = eos_ids(*tiny)
+    eos = eos_ids(tiny[0].config, tiny[1])
     reasons = Counter()
     for group in engine.generate(requests(tiny[1], size=16), params(max_new_tokens=24)):
         for completion in group:
@@ -179,7 +179,7 @@ def test_several_eos_ids_from_every_place(tiny):
     model, tokenizer = copy.deepcopy(tiny[0]), tiny[1]
     model.generation_config.eos_token_id = [40, 41]
     model.config.eos_token_id = 42
-    assert eos_ids(model, tokenizer) == {40, 41, 42, tokenizer.eos_token_id}
+    assert eos_ids(model.generation_config, model.config, tokenizer) == {40, 41, 42, tokenizer.eos_token_id}
     groups = TransformersEngine(model, tokenizer).generate(requests(tokenizer, size=32), params(max_new_tokens=60))
     ends = Counter(c.token_ids[-1] for group in groups for c in group if c.finish_reason == "stop")
     assert len(ends) > 1

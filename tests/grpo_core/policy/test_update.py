@@ -255,14 +255,17 @@ def test_steps_are_epochs_times_minibatches_and_never_empty(build: Any, rollouts
 
 def test_old_logprobs_of_the_trainer_start_at_a_ratio_of_one(build: Any, rollouts_of: Any) -> None:
     rollouts, model = rollouts_of(), build()
-    drift = np.mean([abs(d) for r in rollouts for d in _drift(model, r)])
+    drifts = [abs(d) for r in rollouts for d in _drift(model, r)]
+    drift = np.mean(drifts)
     found, _ = update(model, None, rollouts, UpdateConfig(kl_coef=0, old_logprobs="trainer"))
     assert found.ratio_mean == pytest.approx(1, abs=1e-4)
     assert found.ratio_max == pytest.approx(1, abs=1e-4)
     assert found.sampler_logprob_drift == pytest.approx(drift, rel=1e-4)
+    assert found.sampler_logprob_drift_max == pytest.approx(max(drifts), rel=1e-4)
     assert all(r.ref_logprobs is None for r in rollouts)
     sampler, _ = update(build(), None, rollouts, UpdateConfig(kl_coef=0))
     assert sampler.sampler_logprob_drift == pytest.approx(drift, rel=1e-4)
+    assert sampler.sampler_logprob_drift_max is None
     assert sampler.ratio_max is not None
     assert sampler.ratio_max > 1.1
 
