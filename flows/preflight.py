@@ -6,6 +6,7 @@ from functools import partial
 from flows.plan import refuse_what_cannot_fit
 from grpo_core.artifacts import Artifact
 from grpo_core.config import RunConfig
+from grpo_core.generation.check import check_engine
 from grpo_core.models import check_source, resolve_device
 from grpo_core.prompts.config import SourceConfig
 from grpo_core.prompts.rewards import check_source_reward
@@ -19,7 +20,7 @@ from tasks.tracking_place import place_of
 
 
 def checks(config: RunConfig, run_dir: str) -> list[Callable[[], object]]:
-    """One call for each thing that the config points to: MLflow's address, rewards, device, model, each data source.
+    """One call for each thing that a config points to: MLflow's address, rewards, device, engine, model, data sources.
 
     A run that has its starting policy and the prompts of a source already needs neither the model nor that source.
     Each call raises UserError when its thing is not usable, NotHere when only this machine lacks it.
@@ -29,6 +30,7 @@ def checks(config: RunConfig, run_dir: str) -> list[Callable[[], object]]:
         lambda: place_of(run_dir, config.tracking),
         lambda: build_reward(config.reward),
         lambda: resolve_device(config.model),
+        lambda: check_engine(config),
     ]
     for where, source in config.data.places.items():
         found.append(partial(check_source_reward, where, source, config.reward))

@@ -15,6 +15,7 @@ from flows.stopping import no_more_haste, polite_stop
 from grpo_core import interrupt
 from grpo_core.config import RunConfig
 from grpo_core.errors import UserError
+from grpo_core.lease import LeaseLost
 from tasks import filter_prompts
 from tasks.retention import apply_retention
 from tasks.run import Run, RunIsHeld, create_or_open, discard_new, single_writer
@@ -76,6 +77,8 @@ def train_rounds(config: RunConfig, run_dir: str, last_of: Callable[[int], int] 
     try:
         with tags(TAG, tag_of(run.identity)):
             return _rounds(run, is_new, last_of)
+    except LeaseLost:  # the folder is another's
+        raise
     except UserError:
         if is_new and run.artifact(filter_prompts.FOLDER).manifest() is None:
             discard_new(run)
@@ -106,6 +109,8 @@ def _rounds(run: Run, is_new: bool, last_of: Callable[[int], int] | None) -> int
                 if number >= first:
                     shown.round_done(number, tracker)
                 interrupt.safe_point()
+    except LeaseLost:  # so is the record
+        raise
     except BaseException as error:
         no_more_haste()
         if tracker is not None:

@@ -9,7 +9,7 @@ import hashlib
 import json
 import posixpath
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -241,6 +241,8 @@ class Artifact:
 def read_parquet(store: Store, relative: str, schema: pa.Schema) -> pa.Table:
     """One Parquet file as a table of exactly this schema."""
     serving = store.serving(relative)
+    if serving.objects:  # one request for all of it
+        return pq.read_table(pa.BufferReader(serving.read_bytes(relative)), schema=schema).cast(schema)
     with serving.fs.open(serving.path(relative), "rb") as stream:
         return pq.read_table(stream, schema=schema).cast(schema)
 
@@ -308,6 +310,13 @@ class ArtifactWriter:
             self.files[name], self.rows[name] = found
         return found is not None
 
+    def take_up_marked(self, names: Sequence[str]) -> None:
+        """Count those of these files that other processes have finished by now."""
+        marks = set(self.store.hidden_files(self.artifact.folder))
+        for name in names:
+            if not self.has(name) and posixpath.basename(self.artifact.mark_file(name)) in marks:
+                self.take_up(name)
+
     def write_table(self, name: str, table: pa.Table) -> None:
         """Write one Parquet file and mark it as finished, so that a kill after this moment does not lose it."""
         record = self.artifact.write_table(name, table, self.fingerprint.digest)
@@ -337,6 +346,9 @@ class ArtifactWriter:
             metrics=dict(sorted((metrics or {}).items())),
             finished_at=time.time(),
         )
-        self.store.write_bytes(self.artifact.manifest_file, manifest.to_bytes())
+        self.store.publish(self.artifact.manifest_file, manifest.to_bytes())
         self.artifact.remove_marks()
+        for name in self.store.hidden_files(self.artifact.folder):
+            if not name.startswith(_MARK):  # what a helper that was killed had begun
+                self.store.delete(self.artifact.file(name))
         return manifest

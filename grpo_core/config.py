@@ -9,6 +9,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from grpo_core.advantages.config import AdvantageConfig
+from grpo_core.cluster import ClusterConfig
 from grpo_core.errors import UserError
 from grpo_core.evaluation import EvaluationConfig
 from grpo_core.gates.config import GatesConfig
@@ -74,6 +75,7 @@ class RunConfig(BaseModel):
     evaluation: EvaluationConfig = Field(default_factory=EvaluationConfig)
     promotion: PromotionConfig = Field(default_factory=PromotionConfig)
     retention: RetentionConfig = Field(default_factory=RetentionConfig)
+    cluster: ClusterConfig = Field(default_factory=ClusterConfig)
     tracking: TrackingConfig = Field(default_factory=TrackingConfig)
 
     @model_validator(mode="before")
@@ -86,11 +88,11 @@ class RunConfig(BaseModel):
             return values
         if not isinstance(update, dict) or not isinstance(update.get("importance", {}), dict):
             return values  # refused below, by name
-        update = {"old_logprobs": "trainer"} | update
+        filled: dict[str, Any] = {"old_logprobs": "trainer"} | update
         cut = generation.get("top_p", 1) != 1 or generation.get("top_k", 0) != 0
-        if update["old_logprobs"] == "trainer" and not cut:
-            update["importance"] = {"correction": "truncate"} | update.get("importance", {})
-        return values | {"update": update}
+        if filled["old_logprobs"] == "trainer" and not cut:
+            filled["importance"] = {"correction": "truncate"} | filled.get("importance", {})
+        return values | {"update": filled}
 
     @model_validator(mode="after")
     def _tries_fit_the_group(self) -> "RunConfig":

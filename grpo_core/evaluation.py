@@ -8,7 +8,14 @@ import numpy as np
 import pyarrow as pa
 from pydantic import BaseModel, ConfigDict, Field
 
-from grpo_core.generation.engine import Completion, Engine, GenerationConfig, Request, SamplingParams
+from grpo_core.generation.engine import (
+    Completion,
+    Engine,
+    GenerationConfig,
+    Request,
+    SamplingParams,
+    generate_batches,
+)
 from grpo_core.rewards.verdict import RewardFunction, Sample, Score, Verdict
 from grpo_core.schemas import EVALUATION, Progress, no_progress, shifted
 from grpo_core.seeding import hash64
@@ -60,19 +67,23 @@ def evaluate(
             top_k=generation.top_k if temperature else 0,
             max_new_tokens=generation.max_new_tokens,
         )
-        for start in range(0, len(rows) if count else 0, config.batch_prompts):
-            batch = rows[start : start + config.batch_prompts]
-            requests = [
+        parts = [
+            rows[at : at + config.batch_prompts] for at in range(0, len(rows) if count else 0, config.batch_prompts)
+        ]
+        batches = [
+            [
                 Request(
                     prompt_id=row["prompt_id"],
                     prompt_ids=row["prompt_ids"],
                     seeds=[hash64(seed, "evaluation", row["prompt_id"], index) for index in range(count)],
                 )
-                for row in batch
+                for row in part
             ]
-            before = len(answers)
-            groups = engine.generate(requests, sampling, shifted(progress, before, total))
-            for row, completions in zip(batch, groups, strict=True):
+            for part in parts
+        ]
+        made = generate_batches(engine, batches, sampling, shifted(progress, len(answers), total))
+        for part, groups in zip(parts, made, strict=True):
+            for row, completions in zip(part, groups, strict=True):
                 answers += [(row, mode, index, completion) for index, completion in enumerate(completions)]
     scores = reward(
         [sample_of(row, mode, index, answer, generation.max_new_tokens) for row, mode, index, answer in answers]

@@ -15,7 +15,13 @@ class Overlay(Store):
     """
 
     def __init__(self, own: Store, beneath: Store, owns: Callable[[str], bool]) -> None:
-        self.fs, self.root, self.is_local, self.uri = own.fs, own.root, own.is_local, own.uri
+        self.fs, self.root, self.is_local, self.uri, self._objects = (
+            own.fs,
+            own.root,
+            own.is_local,
+            own.uri,
+            own._objects,
+        )
         self._own, self._beneath, self._owns = own, beneath, owns
 
     def serving(self, relative: str) -> Store:
@@ -39,10 +45,18 @@ class Overlay(Store):
     def record(self, relative: str) -> FileRecord | None:
         return self.serving(relative).record(relative)
 
+    def read_record(self, relative: str) -> FileRecord:
+        return self.serving(relative).read_record(relative)
+
     @contextmanager
     def local_folder(self, relative: str) -> Iterator[Path]:
         with self.serving(relative).local_folder(relative) as folder:
             yield folder
+
+    def publish(self, relative: str, data: bytes) -> None:
+        """As a store does. Raises PermissionError for a path that is not its own."""
+        self._require_own(relative)
+        self._own.publish(relative, data)
 
     def write(self, relative: str, produce: Callable[[Path], None]) -> FileRecord:
         """As a store does. Raises PermissionError for a path that is not its own."""

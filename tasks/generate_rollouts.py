@@ -44,10 +44,9 @@ def _compute(run: Run, round_number: int, writers: Writers, progress: Progress) 
     pending = [shard for shard in shards if not writer.has(shard.name)]
     total, missing = (group_size * sum(len(shard.prompt_ids) for shard in some) for some in (shards, pending))
     with open_generator(run, round_number, writer) as generator:
-        if not writer.has(CANARY_FILE):
-            generator.open()
         for _ in generator.generate(pending, shifted(progress, total - missing, total)):
             interrupt.safe_point()
+        generator.ensure_canary()
     return finished_rollouts(writer)
 
 

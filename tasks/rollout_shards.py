@@ -12,7 +12,9 @@ from grpo_core.errors import UserError
 from grpo_core.generation.engine import Engine, Request, seeds_for
 from grpo_core.generation.open import open_engine
 from grpo_core.generation.shards import RolloutJob, make_shards, sampling_of
-from grpo_core.schemas import PLAN, Progress
+from grpo_core.schemas import PLAN, Progress, no_progress
+from tasks.cluster import is_on_cluster
+from tasks.cluster_rollouts import generate_on_cluster
 from tasks.pools import training_prompts
 from tasks.run import Run, round_folder
 from tasks.stage import input_digest
@@ -67,6 +69,15 @@ class Generator:
             self._engine = engine
         return self._engine
 
+    def ensure_canary(self) -> None:
+        """Leave the canary of an engine that has the policy's weights. Raises UserError as ``open`` does."""
+        if self._writer.has(CANARY_FILE):
+            return
+        if is_on_cluster(self._run, self._writer):
+            self._generate_on_cluster([], no_progress)
+        else:
+            self.open()
+
     def generate(self, shards: Sequence[Shard], progress: Progress) -> Iterator[Shard]:
         """Write shards, many at a time where the engine can; gives each, in order, once it is there.
 
@@ -75,13 +86,34 @@ class Generator:
         by_name = {shard.name: shard for shard in shards}
         if not by_name:
             return
+        if is_on_cluster(self._run, self._writer):
+            self._generate_on_cluster(list(by_name), progress)
+            yield from shards
+            return
         for name in make_shards(self.job, self.open(), list(by_name), progress):
-            if not self._writer.take_up(name):
-                raise UserError(
-                    f"'{self._run.uri}/{self._writer.artifact.file(name)}' is not as it was written; run the same "
-                    "command again, finished work is kept."
-                )
+            self._require(name)
             yield by_name[name]
+
+    def _generate_on_cluster(self, names: Sequence[str], progress: Progress) -> None:
+        total, writer = sum(map(self.job.completions, names)), self._writer
+
+        def look() -> None:
+            writer.take_up_marked(names)
+            progress(sum(self.job.completions(name) for name in names if writer.has(name)), total)
+
+        start = start_of(self._run, self._round)
+        difference = generate_on_cluster(self._run, start, self.job, names, look)
+        for name in names:
+            self._require(name)
+        if not writer.has(CANARY_FILE):
+            writer.write_json(CANARY_FILE, {"policy": self.job.policy_digest, "mean_difference": difference})
+
+    def _require(self, name: str) -> None:
+        if not (self._writer.has(name) or self._writer.take_up(name)):
+            raise UserError(
+                f"'{self._run.uri}/{self._writer.artifact.file(name)}' is not as it was written; run the same "
+                "command again, finished work is kept."
+            )
 
 
 def job_of(run: Run, round_number: int, fingerprint: str) -> RolloutJob:

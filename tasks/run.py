@@ -18,18 +18,16 @@ import yaml
 from grpo_core.artifacts import Artifact
 from grpo_core.config import Change, RunConfig, changes, parse_config, to_yaml
 from grpo_core.errors import UserError
+from grpo_core.lease import LOCK
 from grpo_core.prompts.joining import with_joining_rounds
-from grpo_core.storage import LOCK, Store
+from grpo_core.storage import Store
 from tasks.branch import Branch, open_store, read_branch
+from tasks.remote_lock import RunIsHeld, remote_writer
 
 CONFIG = "config.yaml"
 IDENTITY = "run.json"
 HOLDER = ".lock-holder.json"
 CHANGES = "config-changes.jsonl"
-
-
-class RunIsHeld(UserError):
-    """Another process is writing the run; nothing of it was touched."""
 
 
 @dataclass(frozen=True)
@@ -180,13 +178,17 @@ def discard_new(run: Run) -> None:
 def single_writer(uri: str) -> Iterator[None]:
     """Hold the run's lock. The operating system frees it when its owner dies, however that happens.
 
+    In an object store it is a lease that runs out when its owner dies (remote_lock.py).
+
     Raises:
         RunIsHeld: someone else holds it; the sentence says who, where and since when.
         UserError: the folder holds something else, or can't be written.
     """
     store = Store(uri)
     if not store.is_local:
-        yield
+        with remote_writer(store):
+            _refuse_foreign(store)
+            yield
         return
     _refuse_foreign(store)  # not even a lock goes into a folder that isn't ours
     try:

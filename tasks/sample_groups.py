@@ -13,6 +13,7 @@ from prefect import task
 
 from grpo_core import interrupt
 from grpo_core.schemas import Progress, shifted
+from tasks.cluster import is_on_cluster
 from tasks.generate_rollouts import finished_rollouts, generation_inputs, generation_key
 from tasks.rollout_shards import Shard, open_generator, shards_of
 from tasks.run import Run, round_folder
@@ -53,9 +54,11 @@ def _compute(run: Run, round_number: int, writers: Writers, progress: Progress) 
             run, round_number, config.reward, rewards, past_smoothing(run, round_number), group_size * wanted
         ) as scorer,
     ):
-        generator.open()
         own_made = generator.generate(pending, shifted(progress, done, total))
         done = group_size * sum(len(shard.prompt_ids) for shard in own)
+        if is_on_cluster(run, rewards):
+            own_made = iter(list(own_made))
+            scorer.score_ahead([shard.name for shard in own])
         for shard in shards:
             is_there = rollouts.has(shard.name)
             # What was drawn before a kill stays: a check that failed then and succeeds now would leave it unscored.
@@ -69,6 +72,7 @@ def _compute(run: Run, round_number: int, writers: Writers, progress: Progress) 
                 done += group_size * len(shard.prompt_ids)
                 progress(done, total)
             interrupt.safe_point()
+        generator.ensure_canary()
         scored = scorer.finish()
     extra = sum(len(shard.prompt_ids) for shard in used if shard.reserve)
     drawn = {"extra_prompts": float(extra), "live_groups": float(live), "is_full": float(live >= needed)}

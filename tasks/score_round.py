@@ -4,6 +4,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,9 @@ from grpo_core.rewards.by_source import by_source
 from grpo_core.rewards.config import RewardConfig
 from grpo_core.rewards.score import Reward, build_reward, needs_reference
 from grpo_core.rewards.verdict import RewardFunction, Sample, Score, Verdict
-from grpo_core.schemas import REWARDS, ROLLOUTS, Progress
+from grpo_core.schemas import REWARDS, ROLLOUTS, Progress, no_progress
+from tasks.cluster import is_on_cluster
+from tasks.cluster_scores import score_on_cluster
 from tasks.pools import training_prompts
 from tasks.round_labels import scoring_labels
 from tasks.run import Run, round_folder
@@ -79,6 +82,7 @@ def score_round(
     source = run.artifact(round_folder(round_number, "rollouts"))
     shards, rollouts = source.tables(), input_manifest(run, source.folder).rows
     with open_scorer(run, round_number, config, writer, past, rollouts) as scorer:
+        scorer.score_ahead(shards, progress)
         for number, name in enumerate(shards):
             scorer.score(name)
             progress(number + 1, len(shards))
@@ -86,11 +90,51 @@ def score_round(
         return scorer.finish()
 
 
-class Scorer:
-    """Scores shards of a round's rollouts, each into a table of rewards of the same name.
+class Tables:
+    """Makes a table of rewards of each shard of a round's rollouts; the reward is opened for the first.
 
     What people said of these prompts by the time the round began counts, as the config's section ``labels`` has it.
     """
+
+    def __init__(
+        self, run: Run, round_number: int, config: RewardConfig, past: smoothing.State, held: ExitStack
+    ) -> None:
+        self._source = run.artifact(round_folder(round_number, "rollouts"))
+        self._prompts = _prompts(run, round_number)
+        self.said = corrections(scoring_labels(run, round_number))
+        golds_before = _correct_golds(self._prompts, self.said)
+
+        def correct(function: RewardFunction, reward: RewardConfig) -> RewardFunction:
+            return corrected(function, self.said, golds_before, reward, run.config.labels)
+
+        self._open: Callable[[], Reward] = lambda: held.enter_context(
+            open_reward(run, config, past, correct if self.said else None)
+        )
+
+    @cached_property
+    def _reward(self) -> Reward:
+        return self._open()
+
+    def rollouts(self, name: str) -> list[dict[str, Any]]:
+        rows: list[dict[str, Any]] = read_parquet(self._source.store, self._source.file(name), ROLLOUTS).to_pylist()
+        return rows
+
+    def make(self, name: str) -> tuple[list[dict[str, Any]], pa.Table]:
+        """The rollouts of a shard and their rewards."""
+        rollouts = self.rollouts(name)
+        samples = [_sample(row, self._prompts[row["prompt_id"]]) for row in rollouts]
+        return rollouts, _table(rollouts, samples, self._reward(samples))
+
+
+@contextmanager
+def open_tables(run: Run, round_number: int, config: RewardConfig, past: smoothing.State) -> Iterator[Tables]:
+    """Tables whose models are freed afterwards."""
+    with ExitStack() as held:
+        yield Tables(run, round_number, config, past, held)
+
+
+class Scorer:
+    """Scores shards of a round's rollouts, each into a table of rewards of the same name."""
 
     def __init__(
         self,
@@ -100,23 +144,34 @@ class Scorer:
         writer: ArtifactWriter,
         past: smoothing.State,
         rollouts: int,
-        held: ExitStack,
+        tables: Tables,
     ) -> None:
+        self._run = run
+        self._round = round_number
         self._config = config
         self._writer = writer
         self._past = past
+        self._tables = tables
         self._source = run.artifact(round_folder(round_number, "rollouts"))
-        self._prompts = _prompts(run, round_number)
-        self._said = corrections(scoring_labels(run, round_number))
-        golds_before = _correct_golds(self._prompts, self._said)
-
-        def correct(function: RewardFunction, reward: RewardConfig) -> RewardFunction:
-            return corrected(function, self._said, golds_before, reward, run.config.labels)
-
-        self._reward = held.enter_context(open_reward(run, config, past, correct if self._said else None))
+        self._said = tables.said
         self._limit = _Limit(config.max_unchecked, rollouts, round_number)
         self._completions: list[Sequence[int]] = []
+        self._from_workers: dict[str, pa.Table] = {}
         self._doubtful: dict[str, pa.Table] = {}
+
+    def score_ahead(self, names: Sequence[str], progress: Progress = no_progress) -> None:
+        """Where the run has a cluster, have its workers score what is not there yet; ``score`` then finds it."""
+        missing = [name for name in names if not self._writer.has(name)]
+        if not missing or not is_on_cluster(self._run, self._writer):
+            return
+
+        def look() -> None:
+            self._writer.take_up_marked(missing)
+            progress(sum(map(self._writer.has, names)), len(names))
+
+        self._from_workers |= score_on_cluster(
+            self._run, self._round, self._config, self._past, self._writer, missing, look
+        )
 
     def score(self, name: str) -> pa.Table:
         """The rewards of one shard, written unless they are there already.
@@ -124,19 +179,24 @@ class Scorer:
         Raises:
             UserError: by now too many checks of the round have failed.
         """
-        rollouts = read_parquet(self._source.store, self._source.file(name), ROLLOUTS).to_pylist()
-        self._completions += [row["completion_ids"] for row in rollouts]
         if self._writer.has(name):
+            rollouts = self._tables.rollouts(name)
             table = read_parquet(self._writer.store, self._writer.artifact.file(name), REWARDS)
             self._limit.add(table)
-            return table
-        samples = [_sample(row, self._prompts[row["prompt_id"]]) for row in rollouts]
-        table = _table(rollouts, samples, self._reward(samples))
+        elif name in self._from_workers:
+            rollouts, table = self._tables.rollouts(name), self._from_workers.pop(name)
+            self._keep(name, table)
+        else:
+            rollouts, table = self._tables.make(name)
+            self._keep(name, table)
+        self._completions += [row["completion_ids"] for row in rollouts]
+        return table
+
+    def _keep(self, name: str, table: pa.Table) -> None:
         if self._limit.add(table):
             self._writer.write_table(name, table)
         else:  # written once the round has passed: if it stops the run, it must be scored again
             self._doubtful[name] = table
-        return table
 
     def finish(self) -> Mapping[str, float]:
         """Leave the state of smoothing and what the monitor found beside the tables; the round's metrics."""
@@ -164,8 +224,8 @@ def open_scorer(
     Args:
         rollouts: how many the round has at least; the share of failed checks is counted against it.
     """
-    with ExitStack() as held:
-        yield Scorer(run, round_number, config, writer, past, rollouts, held)
+    with open_tables(run, round_number, config, past) as tables:
+        yield Scorer(run, round_number, config, writer, past, rollouts, tables)
 
 
 def component_values(rewards: pa.Table, config: RewardConfig) -> dict[str, "np.ndarray[Any, np.dtype[np.float64]]"]:
@@ -175,6 +235,20 @@ def component_values(rewards: pa.Table, config: RewardConfig) -> dict[str, "np.n
         name: np.array([np.nan if row.get(name) is None else row[name] for row in rows], dtype=np.float64)
         for name in config.components
     }
+
+
+def is_sound(table: pa.Table, share: float) -> bool:
+    """Whether no more than this share of a shard's checks have failed."""
+    return len(_failed(table)) <= share * float(table.num_rows)
+
+
+def _failed(table: pa.Table) -> list[str]:
+    """The checks that gave no finding, in words."""
+    return [
+        f"{verdict}: {detail}" if detail else verdict
+        for verdict, detail in zip(table["verdict"].to_pylist(), table["detail"].to_pylist(), strict=True)
+        if not Verdict(verdict).is_finding
+    ]
 
 
 class _Limit:
@@ -189,11 +263,7 @@ class _Limit:
 
     def add(self, table: pa.Table) -> bool:
         """Whether this shard alone is within the limit. Raises UserError as soon as the round can't be."""
-        failed = [
-            f"{verdict}: {detail}" if detail else verdict
-            for verdict, detail in zip(table["verdict"].to_pylist(), table["detail"].to_pylist(), strict=True)
-            if not Verdict(verdict).is_finding
-        ]
+        failed = _failed(table)
         self._seen += table.num_rows
         self._details.update(failed)
         unchecked = self._details.total()
@@ -204,7 +274,7 @@ class _Limit:
                 f"'{common}', which is over reward.max_unchecked ({self._share:g}); mend the check and give the same "
                 "command again, finished work is kept."
             )
-        return len(failed) <= self._share * float(table.num_rows)
+        return is_sound(table, self._share)
 
 
 def _prompts(run: Run, round_number: int) -> dict[str, dict[str, Any]]:

@@ -11,8 +11,10 @@ from contextlib import AbstractContextManager, ExitStack
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import httpx
+import patient
 from support import ROOT, TINY, free_port, prefect_server
 
 Server = Callable[[], AbstractContextManager[dict[str, str]]]  # starts one, and tells the environment to use it
@@ -47,9 +49,7 @@ class Bench:
         self._server = ExitStack()
         self.environment = self._server.enter_context(self._open())
         user, _, password = self.environment.get("PREFECT_API_AUTH_STRING", "").partition(":")
-        self.api = httpx.Client(
-            base_url=self.environment["PREFECT_API_URL"], timeout=30, auth=(user, password) if user else None
-        )
+        self.api = patient.client(self.environment["PREFECT_API_URL"], (user, password) if user else None)
         self.everything = os.environ | self.environment | {
             "PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}", "PREFECT_RUNNER_POLL_FREQUENCY": "1",
             "PREFECT_WORKER_QUERY_SECONDS": "1", "PREFECT_WORKER_PREFETCH_SECONDS": "1",
@@ -117,16 +117,15 @@ class Bench:
         return found
 
     def post(self, path: str, value: Any) -> Any:
-        answer = self.api.post(path, json=value)
-        if answer.status_code == httpx.codes.SERVICE_UNAVAILABLE:  # sqlite was busy
-            time.sleep(1)
-            return self.post(path, value)
-        answer.raise_for_status()
-        return answer.json()
+        return self.api.post(path, json=value).raise_for_status().json()
+
+    def get(self, path: str) -> Any:
+        return self.api.get(path).raise_for_status().json()
 
     def start(self, deployment: str, **parameters: Any) -> str:
         """Start a flow run as the UI does; its id."""
-        return str(self.post(f"/deployments/{deployment}/create_flow_run", {"parameters": parameters})["id"])
+        wanted = {"parameters": parameters, "idempotency_key": str(uuid4())}
+        return str(self.post(f"/deployments/{deployment}/create_flow_run", wanted)["id"])
 
     def set_state(self, flow_run: str, kind: str, name: str | None = None) -> None:
         """Set a state as the UI does."""
@@ -137,7 +136,7 @@ class Bench:
 
     def state(self, flow_run: str) -> tuple[str, str]:
         """A flow run's state and its message."""
-        state = self.api.get(f"/flow_runs/{flow_run}").json()["state"]
+        state = self.get(f"/flow_runs/{flow_run}")["state"]
         return state["name"], state["message"] or ""
 
     def end_of(self, flow_run: str) -> tuple[str, str]:
@@ -161,8 +160,10 @@ class Bench:
 
     def end_schedule(self, deployment: str) -> None:
         """Take a deployment's schedule away, and with it the slots to come."""
-        for schedule in self.api.get(f"/deployments/{deployment}").json()["schedules"]:
-            self.api.delete(f"/deployments/{deployment}/schedules/{schedule['id']}").raise_for_status()
+        for schedule in self.get(f"/deployments/{deployment}")["schedules"]:
+            gone = self.api.delete(f"/deployments/{deployment}/schedules/{schedule['id']}")
+            if gone.status_code != httpx.codes.NOT_FOUND:  # a first try, the answer to which was lost
+                gone.raise_for_status()
 
     def inner(self, run: Path) -> dict[str, str]:
         """The latest state of each flow run of a training run, by name."""

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from launcher import Launcher
+from object_store import ObjectStore, object_store
 from support import TINY, prefect_server
 
 os.environ["OMP_NUM_THREADS"] = "1"  # the toys need no more, and one thread keeps its pace on a busy machine
@@ -22,6 +23,17 @@ def session_prefect_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator
     """This session's Prefect server; yields the environment to use it."""
     with prefect_server(tmp_path_factory.mktemp("prefect")) as environment:
         yield environment
+
+
+@pytest.fixture(scope="module", name="object_store")
+def module_object_store() -> Iterator[ObjectStore]:
+    """An S3-compatible server with an empty bucket, which this process and what it starts use for ``s3://``."""
+    s3fs = pytest.importorskip("s3fs")
+    with object_store() as store, pytest.MonkeyPatch.context() as patch:
+        for name, value in store.environment.items():
+            patch.setenv(name, value)
+        s3fs.S3FileSystem.clear_instance_cache()  # another module's server is gone
+        yield store
 
 
 @pytest.fixture(scope="session")

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from support import ROOT, free_port
+from support import ROOT, end, free_port
 
 COMPOSE = ROOT / "deployments/compose.yaml"
 VARIABLE = re.compile(r"\$\{(\w+)(?::(-|\?)([^}]*))?\}")
@@ -100,12 +100,7 @@ class Production:
         try:
             yield
         finally:
-            os.killpg(started.pid, signal.SIGTERM)
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                started.wait(timeout=30)
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(started.pid, signal.SIGKILL)
-            started.wait()
+            end(started)
 
     def await_health(self, service: str) -> None:
         deadline = time.monotonic() + 180

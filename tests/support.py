@@ -1,5 +1,6 @@
 """What tests import from each other: places, a Prefect server, and the comparison of two runs."""
 
+import contextlib
 import json
 import os
 import signal
@@ -7,11 +8,13 @@ import socket
 import subprocess
 import sys
 import time
-import urllib.request
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from random import SystemRandom
 from typing import Any
+
+import httpx
 
 ROOT = Path(__file__).resolve().parents[1]
 TINY = ROOT / "configs/tiny.yaml"
@@ -90,9 +93,34 @@ def _artifacts(client: Any, run_id: str, folder: str) -> Iterator[tuple[str, int
 
 
 def free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return int(free.getsockname()[1])
+    """A port that nobody listens at, below those that the system gives to connections: nobody else comes upon it."""
+    while True:
+        port = SystemRandom().randint(15_000, 30_000)  # not by the seed that hypothesis sets in every process
+        with socket.socket() as free, contextlib.suppress(OSError):
+            free.bind(("127.0.0.1", port))
+            return port
+
+
+def end(process: subprocess.Popen[Any]) -> None:
+    """Ask the group that a process leads to leave, and kill what is left of it after half a minute."""
+    os.killpg(process.pid, signal.SIGTERM)
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(timeout=30)
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def await_server(url: str, process: subprocess.Popen[Any], log: Path, seconds: float = 300) -> None:
+    """Wait until a server answers with 200. Raises RuntimeError with the end of its log when it never does."""
+    deadline = time.monotonic() + seconds
+    while True:
+        with contextlib.suppress(httpx.TransportError):
+            if httpx.get(url, timeout=10, trust_env=False).is_success:
+                return
+        if process.poll() is not None or time.monotonic() > deadline:
+            raise RuntimeError(f"the server did not start: {log.read_text()[-2000:]}")
+        time.sleep(0.1)
 
 
 @contextmanager
@@ -117,20 +145,10 @@ def prefect_server(home: Path, port: int | None = None, **settings: str) -> Iter
             start_new_session=True,
         )
     try:
-        deadline = time.monotonic() + 120
-        while True:
-            try:
-                with urllib.request.urlopen(f"{url}/health", timeout=2):
-                    break
-            except OSError:
-                if server.poll() is not None or time.monotonic() > deadline:
-                    log_end = (home / "server.log").read_text()[-2000:]
-                    raise RuntimeError(f"the Prefect server did not start: {log_end}") from None
-                time.sleep(0.3)
+        await_server(f"{url}/health", server, home / "server.log")
         yield environment
     finally:
-        os.killpg(server.pid, signal.SIGTERM)
-        server.wait(timeout=30)
+        end(server)
 
 
 QUERY = """

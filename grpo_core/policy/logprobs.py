@@ -82,7 +82,8 @@ def completion_logprobs(
     if temperature <= 0:
         raise ValueError(f"temperature {temperature} has no logprobs; it must be above 0")
     # A sharded model has its weights only inside what it knows as a forward pass.
-    compute = model.flat_logprobs if isinstance(model, FSDPModule) else partial(flat_logprobs, model)
+    as_method = isinstance(model, FSDPModule)
+    compute = model.flat_logprobs if as_method else partial(flat_logprobs, model)
     found = compute(groups, temperature, want_entropy, form, entropy_gradient, want_hidden)
     return Logprobs(found[0], found[1] if want_entropy else None, found[2])
 

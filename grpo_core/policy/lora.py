@@ -39,7 +39,7 @@ def add_adapter(model: "PreTrainedModel", config: LoraConfig) -> None:
     from peft import inject_adapter_in_model
 
     targets = config.targets if isinstance(config.targets, str) else list(config.targets)
-    told = PeftConfig(r=config.rank, lora_alpha=config.alpha, target_modules=targets, task_type="CAUSAL_LM")  # type: ignore[arg-type]
+    told = PeftConfig(r=config.rank, lora_alpha=config.alpha, target_modules=targets, task_type="CAUSAL_LM")
     try:
         inject_adapter_in_model(told, model, _NAME, low_cpu_mem_usage=True)
     except ValueError as error:
@@ -129,7 +129,7 @@ def save_adapter(folder: Path, adapter: Mapping[str, Tensor], config: LoraConfig
     named = {f"base_model.model.{name.replace(f'.{_NAME}.', '.')}": weight for name, weight in adapter.items()}
     save_file({name: weight.contiguous() for name, weight in named.items()}, folder / "adapter_model.safetensors")
     layers = sorted({name.partition(".lora_")[0] for name in adapter})
-    told = PeftConfig(r=config.rank, lora_alpha=config.alpha, task_type="CAUSAL_LM", inference_mode=True)  # type: ignore[arg-type]
+    told = PeftConfig(r=config.rank, lora_alpha=config.alpha, task_type="CAUSAL_LM", inference_mode=True)
     values = told.to_dict() | {"target_modules": layers}
     plain = {key: sorted(value) if isinstance(value, set) else value for key, value in values.items()}
     (folder / "adapter_config.json").write_text(

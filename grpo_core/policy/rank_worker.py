@@ -127,11 +127,13 @@ def _work(folder: Path, address: str) -> None:
     import pyarrow.parquet as pq
     import torch
     import torch.distributed as dist
+    import transformers
 
     from grpo_core.models import resolve_device
     from grpo_core.policy.job import UpdateJob, read_rollouts, run_job
     from grpo_core.policy.ranks import Ranks
 
+    transformers.utils.logging.disable_progress_bar()  # they would fill the log, whose end is shown when a rank fails
     job = UpdateJob.model_validate_json((folder / JOB_FILE).read_text(encoding="utf-8"))
     device = resolve_device(job.model)
     if device.type == "cuda":

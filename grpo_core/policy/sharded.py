@@ -46,7 +46,7 @@ def skeleton(folder: Path) -> "PreTrainedModel":
     model.tie_weights()
     if (folder / "generation_config.json").is_file():
         model.generation_config = GenerationConfig.from_pretrained(str(folder), local_files_only=True)
-    return model.eval()  # type: ignore[no-any-return]
+    return model.eval()
 
 
 def load_sharded(

@@ -40,7 +40,7 @@ def test_the_server_refuses_bad_parameters_before_a_run_exists(bench: Bench, bad
 
 
 def test_the_form_has_every_section_with_its_descriptions(bench: Bench) -> None:
-    deployment = bench.api.get(f"/deployments/{bench.register(bench.home / 'form')['next-round']}").json()
+    deployment = bench.get(f"/deployments/{bench.register(bench.home / 'form')['next-round']}")
     schema = deployment["parameter_openapi_schema"]
     assert deployment["enforce_parameter_schema"]
     assert set(schema["required"]) == {"config", "run_dir"}
@@ -55,7 +55,7 @@ def test_deployments_have_the_limits_that_keep_rounds_apart(bench: Bench) -> Non
     made = bench.register(
         bench.home / "limits", ("next-round", "campaign", "evaluate", "rescore", "audit"), interval=60
     )
-    found = {flow: bench.api.get(f"/deployments/{identity}").json() for flow, identity in made.items()}
+    found = {flow: bench.get(f"/deployments/{identity}") for flow, identity in made.items()}
     limits = {flow: (d["global_concurrency_limit"] or {}).get("limit") for flow, d in found.items()}
     assert limits == {"next-round": 1, "campaign": 1, "evaluate": 1, "rescore": None, "audit": None}
     strategies = {flow: (d["concurrency_options"] or {}).get("collision_strategy") for flow, d in found.items()}
@@ -120,10 +120,10 @@ def test_prefect_deploy_takes_prefect_yaml(bench: Bench) -> None:
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     for flow in ("next-round", "campaign", "evaluate", "rescore", "audit"):
-        deployment = bench.api.get(f"/deployments/name/{flow}/quickstart").raise_for_status().json()
+        deployment = bench.get(f"/deployments/name/{flow}/quickstart")
         assert deployment["parameters"]["run_dir"] == "/srv/runs/quickstart"
         assert deployment["enforce_parameter_schema"]
-    slots = bench.api.get("/deployments/name/next-round/quickstart").json()
+    slots = bench.get("/deployments/name/next-round/quickstart")
     assert slots["concurrency_options"]["collision_strategy"] == "CANCEL_NEW"
     assert slots["global_concurrency_limit"]["limit"] == 1
 
@@ -158,7 +158,7 @@ def test_serve_registers_and_runs_by_itself(bench: Bench) -> None:
         return (bench.home / "serve.log").read_text()
 
     until(lambda: bench.api.get("/deployments/name/next-round/served").is_success, told)
-    identity = bench.api.get("/deployments/name/next-round/served").json()["id"]
+    identity = bench.get("/deployments/name/next-round/served")["id"]
     until(lambda: "Completed" in [r["state_name"] for r in bench.flow_runs(identity)], told)
     bench.end_schedule(identity)
     serving.send_signal(signal.SIGTERM)

@@ -89,7 +89,7 @@ def test_rounds_of_one_run_never_overlap(bench: Bench, alone: Path) -> None:
         assert sorted(run.iterdir()) == before
     assert bench.end_of(campaign)[0] == "Completed"
     same_bytes(run, alone, 2)
-    assert "grpo-until-2" in bench.api.get(f"/flow_runs/{campaign}").json()["tags"]
+    assert "grpo-until-2" in bench.get(f"/flow_runs/{campaign}")["tags"]
 
 
 def test_a_worker_killed_with_its_process_is_found_and_the_next_slot_goes_on(bench: Bench, alone: Path) -> None:

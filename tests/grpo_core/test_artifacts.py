@@ -32,9 +32,12 @@ def write(store: Store, fingerprint: Fingerprint, location: str = "rounds/0001/r
     return artifact
 
 
-@pytest.fixture(params=["local", "memory"])
+@pytest.fixture(params=["local", "memory", "s3"])
 def store(request, tmp_path) -> Store:
-    store = Store(str(tmp_path / "run") if request.param == "local" else f"memory://{tmp_path.name}")
+    if request.param == "s3":
+        request.getfixturevalue("object_store")
+    places = {"local": str(tmp_path / "run"), "memory": f"memory://{tmp_path.name}", "s3": f"s3://bucket/{tmp_path.name}"}
+    store = Store(places[request.param])
     yield store
     store.delete("")
 

@@ -1,12 +1,9 @@
 """Stores that are away, late, wrong or shared, and where a record is to be seen."""
 
-import contextlib
 import os
 import shutil
 import subprocess
 import sys
-import time
-import urllib.request
 
 import pytest
 from mlflow import MlflowClient
@@ -23,7 +20,7 @@ from recorded_run import (
     write_round,
     write_start,
 )
-from support import free_port
+from support import await_server, free_port
 
 from grpo_core.config import RunConfig
 from grpo_core.errors import UserError
@@ -88,13 +85,10 @@ def test_a_server_that_comes_up_late_gets_the_whole_record(tmp_path, empty_store
         SERVE_ARTIFACTS_ENV_VAR: "true",
     }
     code = f"from mlflow.server import app; app.run('127.0.0.1', {port}, threaded=True)"
-    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    server = subprocess.Popen([sys.executable, "-c", code], env=os.environ | environment, **quiet)
-    while server.poll() is None:
-        with contextlib.suppress(OSError), urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=5):
-            break
-        time.sleep(0.2)
+    with (tmp_path / "server.log").open("wb") as log:
+        server = subprocess.Popen([sys.executable, "-c", code], env=os.environ | environment, stdout=log, stderr=log)
     try:
+        await_server(f"http://127.0.0.1:{port}/health", server, tmp_path / "server.log")
         assert tracker.sync([]) is None
         before = held(run)
         assert "rollouts_table.json" in before["round-0001"]["files"]
