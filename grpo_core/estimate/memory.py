@@ -16,8 +16,8 @@ GPU_BASE = 1024 * MIB
 _FLOAT32 = 4
 _HEAP_TOP = 64 * MIB
 """glibc gives the end of its heap back when more than this is free there (twice M_MMAP_THRESHOLD_MAX)."""
-_HOLES = 1 / 3
-_AMONG_THEM = 2 / 3
+_HOLES = 0.65
+_AMONG_THEM = 0.5
 """Of a pass's small blocks, and of small gradients, which come to lie among them while they live: what glibc keeps in
 holes. Fitted to runs of benchmarks/plan.py."""
 _LOGIT_COPIES = 5  # float32: what the head gives, scaled, shifted, exponentials, padded to blocks
