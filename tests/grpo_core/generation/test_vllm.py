@@ -44,7 +44,7 @@ def policy(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def fleet(policy: Path) -> Iterator[EngineFleet]:
-    with open_engine(policy, CPU, config(engines=2, silence_seconds=8)) as engine:
+    with open_engine(policy, CPU, config(engines=2, silence_seconds=12)) as engine:
         assert isinstance(engine, EngineFleet)
         yield engine
 
