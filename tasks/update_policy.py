@@ -142,7 +142,8 @@ def _compute(run: Run, round_number: int, writers: Writers, progress: Progress) 
 @contextmanager
 def _scratch(run: Run, round_number: int) -> Iterator[Path]:
     """A folder for the ranks' files, beside where they go; hidden, so that what a kill leaves is swept."""
-    parent = Path(run.store.path(round_folder(round_number))) if run.store.is_local else None
+    beside = run.store.path(round_folder(round_number, "policy"))  # of a branch the branch's own
+    parent = Path(beside).parent if run.store.is_local else None
     if parent is not None:
         parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".tmp-ranks-", dir=parent) as folder:

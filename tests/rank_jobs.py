@@ -34,7 +34,7 @@ CPU = torch.device("cpu")
 
 _PLAIN = {"learning_rate": 1e-3, "epochs": 2, "minibatches": 2, "tokens_per_microbatch": 60}
 _TRAINER = {"old_logprobs": "trainer", "top_entropy": 0.6, "importance": {"correction": "truncate"}}
-_LORA = {"lora": {"rank": 4, "alpha": 8, "targets": ["q_proj", "down_proj"]}}
+_LORA = {"lora": {"rank": 3, "alpha": 6, "targets": ["q_proj", "down_proj"]}}  # of four ranks one has no row
 _STOPPED = {"epochs": 4}
 JOBS: dict[str, tuple[str, dict[str, Any]]] = {  # by name: the model, and settings of the update over _PLAIN
     "one-step": ("tied", {"epochs": 1, "minibatches": 1}),

@@ -85,7 +85,7 @@ def record_before(
         ranks: the processes that share the passes; each fills in all of it.
     """
     with base_alone(model) if config.lora is not None and reference is None else nullcontext():
-        judge = reference or model
+        judge = model if reference is None else reference
         judge.eval()
         for rollout, seen in record_logprobs(judge, passes.reference, forward, tick, ranks=ranks):
             rollout.ref_logprobs = seen.logprobs

@@ -74,7 +74,7 @@ def test_peft_reads_the_adapter_that_lies_beside_it(models: Path, trained: Path)
     loaded = PeftModel.from_pretrained(base, str(trained / "policy/adapter"))
     assert probe_logprobs(loaded.model, probe_ids(259)) == pytest.approx(probed(trained / "policy"), abs=1e-4)
     told = json.loads((trained / "policy/adapter/adapter_config.json").read_text())
-    assert (told["r"], told["lora_alpha"], told["base_model_name_or_path"]) == (4, 8, None)
+    assert (told["r"], told["lora_alpha"], told["base_model_name_or_path"]) == (3, 6, None)
 
 
 def test_adapters_alone_are_trained(models: Path, trained: Path) -> None:

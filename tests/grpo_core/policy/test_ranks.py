@@ -5,12 +5,12 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from rank_jobs import JOBS, by_ranks, do, make_models, rollouts
 from safetensors.torch import load_file
 
-from grpo_core.policy.batching import Microbatch, PackedGroup, microbatches
+from grpo_core.policy.batching import Microbatch, PackedGroup, TrainingRollout, microbatches
 from grpo_core.policy.ranks import ALONE, Ranks
 from grpo_core.policy.shards import own_rows
 
@@ -117,9 +117,11 @@ def test_computing_in_bfloat16_keeps_float32_beside_it(done: Path, name: str) ->
     assert any(not torch.equal(tensor, tensor.bfloat16().float()) for tensor in masters.values())
 
 
+@settings(deadline=None)
 @given(count=st.integers(0, 40), size=st.integers(1, 9))
 def test_every_micro_batch_has_one_rank_and_all_ranks_have_as_many_turns(count: int, size: int) -> None:
-    batches = [Microbatch([PackedGroup([1], [[2]])], [rollouts()[0]]) for _ in range(count)]
+    rollout = TrainingRollout("p", [1], [2], [-1.0], 0.5)
+    batches = [Microbatch([PackedGroup([1], [[2]])], [rollout]) for _ in range(count)]
     by_rank = [list(Ranks(rank, size).turns(batches)) for rank in range(size)]
     assert len({len(turns) for turns in by_rank}) == 1
     for together in zip(*by_rank, strict=True):
@@ -135,6 +137,7 @@ def test_one_process_alone_takes_every_micro_batch() -> None:
     assert ALONE.in_order(iter([3, 1, 2])) == [3, 1, 2]
 
 
+@settings(deadline=None)
 @given(count=st.integers(1, 60), size=st.integers(1, 9))
 def test_rows_are_cut_as_fsdp_cuts_them(count: int, size: int) -> None:
     pieces = [piece.tolist() for piece in torch.arange(count).chunk(size)]
