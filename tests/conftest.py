@@ -39,18 +39,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: -slow[item.path])  # stable: within a file the order stays
 
 
-@pytest.fixture(scope="session")
-def warm_process() -> Iterator[None]:
-    """Forks of one process stand for commands (tests/warm.py)."""
-    with warm.running():
-        yield
-
-
 Command = Callable[..., subprocess.CompletedProcess[str]]
 
 
 @pytest.fixture(scope="session", name="prefect_server")
-def session_prefect_server(warm_process: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+def session_prefect_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
     """This session's Prefect server; yields the environment to use it."""
     with prefect_server(tmp_path_factory.mktemp("prefect")) as environment:
         yield environment

@@ -6,6 +6,7 @@ status, output and environment are the fork's own. It dies with the process that
 """
 
 import array
+import atexit
 import json
 import os
 import signal
@@ -16,7 +17,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 PROGRAM = __file__
@@ -45,8 +46,19 @@ def running() -> Iterator[None]:
             started.wait()
 
 
+_own = ExitStack()
+
+
+def _close_own(pid: int) -> None:
+    if os.getpid() == pid:  # and not a fork of it
+        _own.close()
+
+
 def program(seconds: float = 300) -> list[str]:
-    """What to start in place of ``grpo-rounds``; waits until the warm process listens."""
+    """What to start in place of ``grpo-rounds``; waits until the warm process listens, and starts one where none is."""
+    if SOCKET not in os.environ:
+        _own.enter_context(running())
+        atexit.register(_close_own, os.getpid())
     deadline = time.monotonic() + seconds
     while not os.path.exists(os.environ[SOCKET]):
         if time.monotonic() > deadline:
@@ -183,7 +195,6 @@ def _import_everything() -> None:
 
 def _become(order: dict[str, Any], output: list[int]) -> None:
     """Be that command, in a fork; never returns."""
-    import atexit
     import runpy
 
     import prefect.context

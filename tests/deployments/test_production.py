@@ -70,7 +70,7 @@ def production(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Production]
 
 
 @pytest.fixture(scope="module")
-def bench(warm_process: None, production: Production) -> Iterator[Bench]:
+def bench(production: Production) -> Iterator[Bench]:
     """Prefect's server, and what uses both servers."""
 
     @contextmanager

@@ -52,7 +52,7 @@ def frozen(run: Path, but: int = 0) -> int:
 @contextlib.contextmanager
 def taken_for_dead(tag: str) -> Iterator[None]:
     """Inside, flow runs of this tag that fall silent are crashed; not after, when a busy machine may silence them."""
-    wanted = zombies(silence_seconds=8, tag=tag)
+    wanted = zombies(silence_seconds=12, tag=tag)
     ensure_automation(wanted)
     yield
     with get_client(sync_client=True) as client:

@@ -67,7 +67,7 @@ def test_a_status_told_in_vain_is_told_again(tmp_path):
     assert held(run)["demo"]["info"][0] == "FAILED"
 
 
-def test_a_server_that_comes_up_late_gets_the_whole_record(warm_process, tmp_path, empty_store):
+def test_a_server_that_comes_up_late_gets_the_whole_record(tmp_path, empty_store):
     port = free_port()
     run = make_run(tmp_path, tracking={"uri": f"http://127.0.0.1:{port}"})
     write_start(run)

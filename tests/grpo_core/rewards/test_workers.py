@@ -23,7 +23,7 @@ UNEQUAL = (r"\sqrt{3}", r"\sqrt{2}")
 
 @pytest.fixture
 def pool() -> Iterator[WorkerPool]:
-    pool = WorkerPool(workers=1, timeout_seconds=2.0, retries=0)
+    pool = WorkerPool(workers=1, timeout_seconds=60.0, retries=0)  # a busy machine takes seconds for the first answer
     yield pool
     pool.close()
 
@@ -35,7 +35,7 @@ def gone(pid: int) -> bool:
         return True
 
 
-def wait_until(condition: object, seconds: float = 30.0) -> None:
+def wait_until(condition: object, seconds: float = 120.0) -> None:
     assert callable(condition)
     end = time.monotonic() + seconds
     while not condition():
@@ -63,13 +63,14 @@ def test_results_come_in_order_and_findings_are_cached(pool: WorkerPool) -> None
 
 
 def test_a_hanging_answer_times_out_and_the_pool_goes_on(pool: WorkerPool) -> None:
-    results = pool.check([HARD, EQUAL, UNEQUAL])
-    assert [result.verdict for result in results] == [Verdict.TIMEOUT, Verdict.OK, Verdict.WRONG]
-    assert results[0].detail == "over 2 s"
+    pool._timeout = 1.0
+    (late,) = pool.check([HARD])
+    assert (late.verdict, late.detail) == (Verdict.TIMEOUT, "over 1 s")
+    pool._timeout = 60.0
+    assert [result.verdict for result in pool.check([EQUAL, UNEQUAL])] == [Verdict.OK, Verdict.WRONG]
 
 
 def test_a_worker_killed_in_the_middle_is_missing_and_replaced(pool: WorkerPool) -> None:
-    pool._timeout = 60.0
     pool.check([EQUAL])
     (pid,) = pool.process_ids
     worker = psutil.Process(pid)
@@ -79,7 +80,7 @@ def test_a_worker_killed_in_the_middle_is_missing_and_replaced(pool: WorkerPool)
     thread.start()
     wait_until(lambda: worker.cpu_times().user > before + 0.2)
     os.kill(pid, signal.SIGKILL)
-    thread.join(30)
+    thread.join(120)
     assert [result.verdict for result in results] == [Verdict.MISSING]
     assert pool.check([UNEQUAL])[0].verdict is Verdict.WRONG
     assert pool.process_ids != (pid,)
@@ -94,7 +95,7 @@ def test_a_worker_killed_while_idle_costs_nothing(pool: WorkerPool) -> None:
 
 
 def test_a_second_try_meets_a_fresh_worker() -> None:
-    pool = WorkerPool(workers=1, timeout_seconds=2.0, retries=1)
+    pool = WorkerPool(workers=1, timeout_seconds=5.0, retries=1)
     try:
         pool.check([EQUAL])
         (pid,) = pool.process_ids
@@ -153,7 +154,7 @@ def test_a_worker_that_cannot_start_says_why(pool: WorkerPool, monkeypatch: pyte
 CHILD = """
 import os, sys, threading
 from grpo_core.rewards.workers import WorkerPool
-pool = WorkerPool(workers=2, timeout_seconds=2.0, retries=0)
+pool = WorkerPool(workers=2, timeout_seconds=60.0, retries=0)
 pool.check([("x+1", "1+x"), ("x+2", "2+x"), ("x+3", "3+x")])
 print(*pool.process_ids, flush=True)
 {then}
@@ -187,7 +188,7 @@ def test_no_worker_outlives_a_killed_parent(then: str) -> None:
 
 
 def test_no_worker_outlives_a_parent_that_ends_well() -> None:
-    done = subprocess.run([sys.executable, "-c", CHILD.format(then="")], cwd=ROOT, capture_output=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", CHILD.format(then="")], cwd=ROOT, capture_output=True, timeout=300)
     assert done.returncode == 0
     assert done.stderr == b""
     wait_until(lambda: all(gone(int(pid)) for pid in done.stdout.split()))
@@ -204,7 +205,7 @@ os.wait()
 print(pool.check([("x+5", "5+x")])[0].verdict.value, *pool.process_ids)
 """
     done = subprocess.run(
-        [sys.executable, "-c", CHILD.format(then=then)], cwd=ROOT, capture_output=True, timeout=60, text=True
+        [sys.executable, "-c", CHILD.format(then=then)], cwd=ROOT, capture_output=True, timeout=300, text=True
     )
     before, child, after = done.stdout.splitlines()
     assert child == "ok True"
