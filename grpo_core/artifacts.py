@@ -193,14 +193,14 @@ class Artifact:
             self.store.write_bytes(self.retired_file, (json.dumps({"retired_at": time.time()}) + "\n").encode())
         left = [name for name in manifest.files if self.store.exists(self.file(name))]  # also after a kill in between
         for name in left:
-            self.store.delete(self.file(name))
+            self.store.delete_file(self.file(name))
         return bool(left)
 
     def forget(self) -> None:
         """Give a retired artifact up altogether, so that its stage makes it again; one that is there stays."""
         if self.is_retired:
-            self.store.delete(self.manifest_file)
-            self.store.delete(self.retired_file)
+            self.store.delete_file(self.manifest_file)
+            self.store.delete_file(self.retired_file)
 
     def mark_file(self, name: str) -> str:
         """Where a writer notes that one file of an unfinished artifact is whole."""
@@ -231,7 +231,7 @@ class Artifact:
         """Of a finished artifact nobody needs the marks; a kill right after its manifest may have left them."""
         for name in self.store.hidden_files(self.folder):
             if name.startswith(_MARK + self.prefix):
-                self.store.delete(self.file(name))
+                self.store.delete_file(self.file(name))
 
     @property
     def is_retired(self) -> bool:
@@ -288,16 +288,16 @@ class ArtifactWriter:
             for name, record in manifest.files.items():
                 if of_tables and self.store.record(self.artifact.file(name)) == record:
                     self.artifact.write_mark(name, key, record, self._row_count(name))
-        self.store.delete(self.artifact.manifest_file)
+        self.store.delete_file(self.artifact.manifest_file)
         for hidden in self.store.hidden_files(self.artifact.folder):
             if not (hidden.startswith(_MARK) and hidden.endswith(".json")):
-                self.store.delete(self.artifact.file(hidden))
+                self.store.delete_file(self.artifact.file(hidden))
                 continue
             if not self.take_up(hidden.removeprefix(_MARK).removesuffix(".json")):
-                self.store.delete(self.artifact.file(hidden))
+                self.store.delete_file(self.artifact.file(hidden))
         for name in self.artifact.owned_files():
             if name not in self.files:
-                self.store.delete(self.artifact.file(name))
+                self.store.delete_file(self.artifact.file(name))
 
     def has(self, name: str) -> bool:
         """Whether this file is already there, finished and proven."""
@@ -350,5 +350,5 @@ class ArtifactWriter:
         self.artifact.remove_marks()
         for name in self.store.hidden_files(self.artifact.folder):
             if not name.startswith(_MARK):  # what a helper that was killed had begun
-                self.store.delete(self.artifact.file(name))
+                self.store.delete_file(self.artifact.file(name))
         return manifest

@@ -64,13 +64,17 @@ class KnownObjects(Objects):
         self._forget(path)
         return super().put_if(path, data, tag)
 
-    def delete(self, path: str) -> None:
+    def delete_file(self, path: str) -> None:
         if self._texts.get(path, _UNKNOWN) is None:
             return
         self._forget(path)
-        super().delete(path)
+        super().delete_file(path)
         if _is_small(path):
             self._texts[path] = None
+
+    def delete(self, path: str) -> None:
+        self._forget(path)
+        super().delete(path)
 
     def _forget(self, path: str) -> None:
         for known in (self._texts, self._digests):

@@ -148,6 +148,11 @@ class Objects:
         for entry in self._list(bucket, folder + prefix, "/"):
             yield entry["Key"][len(folder) :]
 
+    def delete_file(self, path: str) -> None:
+        """Remove one object; nothing happens when there is none."""
+        bucket, key = self._split(path)
+        self._call("delete_object", Bucket=bucket, Key=key)
+
     def delete(self, path: str) -> None:
         """Remove an object, or all objects of a folder; nothing happens when there are none."""
         bucket, key = self._split(path)

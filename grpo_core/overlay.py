@@ -73,6 +73,11 @@ class Overlay(Store):
         self._require_own(relative)
         self._own.delete(relative)
 
+    def delete_file(self, relative: str) -> None:
+        """As a store does. Raises PermissionError for a path that is not its own."""
+        self._require_own(relative)
+        self._own.delete_file(relative)
+
     def _require_own(self, relative: str) -> None:
         if not self._owns(relative):
             raise PermissionError(

@@ -222,6 +222,14 @@ class Store:
             self.fs.rm(full, recursive=True)
             self.fs.invalidate_cache()
 
+    def delete_file(self, relative: str) -> None:
+        """Remove what is one file; in an object store that takes a request less."""
+        if self.objects is None:
+            self.delete(relative)
+            return
+        _require_lease(self.path(relative))
+        self.objects.delete_file(self.path(relative))
+
     def sweep(self) -> None:
         """Remove what killed writers left unfinished out of sight. Only for whoever is the one writer now."""
         if self.objects:

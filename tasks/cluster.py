@@ -22,10 +22,12 @@ from grpo_core.artifacts import ArtifactWriter
 from grpo_core.cluster import ClusterConfig
 from grpo_core.errors import UserError
 from grpo_core.lease import borrowing, lease_over
+from tasks.cluster_local import start_in_place
 from tasks.run import Run, open_run
 
 _LOOK_SECONDS = 2.0
 _ANSWER_SECONDS = 10.0
+_QUIET: dict[str, Any] = {"namespace": "prefect", "log_to_driver": False, "logging_level": "ERROR"}
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
@@ -162,11 +164,13 @@ def _connect(config: ClusterConfig, resources: Mapping[str, float]) -> Any:
         raise UserError("cluster.address needs Ray; install it with: pip install 'grpo-rounds[ray]'") from error
     if not ray.is_initialized():
         _require_answer(str(config.address))
-        alone = {"include_dashboard": False} if config.address == "local" else {}
         is_main = threading.current_thread() is threading.main_thread()
         before = signal.getsignal(signal.SIGTERM)
         try:
-            ray.init(address=config.address, namespace="prefect", log_to_driver=False, logging_level="ERROR", **alone)
+            if config.address == "local":
+                start_in_place(ray, **_QUIET)
+            else:
+                ray.init(address=config.address, **_QUIET)
         except (ConnectionError, RuntimeError, ValueError, TimeoutError) as error:
             raise _unreachable(str(config.address), error) from error
         finally:

@@ -22,7 +22,8 @@ from grpo_core.lease import LOCK
 from grpo_core.prompts.joining import with_joining_rounds
 from grpo_core.storage import Store
 from tasks.branch import Branch, open_store, read_branch
-from tasks.remote_lock import RunIsHeld, remote_writer
+from tasks.remote_lock import RunIsHeld as RunIsHeld  # for whoever asks for the lock
+from tasks.remote_lock import remote_writer
 
 CONFIG = "config.yaml"
 IDENTITY = "run.json"

@@ -70,7 +70,9 @@ def test_two_writers_at_once_are_one(run, launcher, object_store, tmp_path):
     uri = "s3://bucket/runs/two"
     logs = [Path(tmp_path, name) for name in ("one", "other")]
     pids = [
-        launcher.start("train", TINY, "--run-dir", uri, "--rounds", "1", folder=tmp_path, log=log, **object_store.environment)
+        launcher.start(
+            "train", TINY, "--run-dir", uri, "--rounds", "1", folder=tmp_path, log=log, **object_store.environment
+        )
         for log in logs
     ]
     codes = [launcher.wait(pid) for pid in pids]

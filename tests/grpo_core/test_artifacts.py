@@ -36,7 +36,11 @@ def write(store: Store, fingerprint: Fingerprint, location: str = "rounds/0001/r
 def store(request, tmp_path) -> Store:
     if request.param == "s3":
         request.getfixturevalue("object_store")
-    places = {"local": str(tmp_path / "run"), "memory": f"memory://{tmp_path.name}", "s3": f"s3://bucket/{tmp_path.name}"}
+    places = {
+        "local": str(tmp_path / "run"),
+        "memory": f"memory://{tmp_path.name}",
+        "s3": f"s3://bucket/{tmp_path.name}",
+    }
     store = Store(places[request.param])
     yield store
     store.delete("")

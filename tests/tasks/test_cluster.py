@@ -1,6 +1,10 @@
 """Rollouts and rewards by two workers of a real Ray cluster, on a run in a real object store."""
 
+import os
 import signal
+import subprocess
+import sys
+import time
 from collections.abc import Iterator
 
 import psutil
@@ -52,9 +56,9 @@ def test_an_audit_asks_no_cluster(tmp_path):
     assert not is_on_cluster(run, ArtifactWriter(scratch, key))
 
 
-def _ray_processes() -> list[str]:
+def _ray_processes() -> list[tuple[int, str]]:
     names = ("raylet", "gcs_server", "ray::")
-    return [p.info["name"] for p in psutil.process_iter(["name"]) if p.info["name"].startswith(names)]
+    return [(p.pid, p.info["name"]) for p in psutil.process_iter(["name"]) if p.info["name"].startswith(names)]
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +66,7 @@ def ray_address(object_store) -> Iterator[str]:
     """A cluster of two CPUs whose workers die once in each stage: after the first shard of a round's first half."""
     pytest.importorskip("prefect_ray")
     cluster_utils = pytest.importorskip("ray.cluster_utils")
-    before = len(_ray_processes())
+    before = set(_ray_processes())
     # Workers have this process's environment; the run's own process, which is told to die elsewhere, has another.
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
@@ -75,7 +79,7 @@ def ray_address(object_store) -> Iterator[str]:
         yield cluster.address
     finally:
         cluster.shutdown()
-        assert len(_ray_processes()) <= before
+        assert set(_ray_processes()) <= before
 
 
 @pytest.mark.slow
@@ -125,3 +129,28 @@ def test_an_address_that_nobody_answers_is_one_sentence(tmp_path):
     pytest.importorskip("ray")
     with pytest.raises(UserError, match="can't be reached"):
         _connect(ClusterConfig(address="127.0.0.1:1"), {"num_cpus": 1, "num_gpus": 0})
+
+
+IN_PLACE = """
+import os, sys
+from grpo_core.cluster import ClusterConfig
+from tasks.cluster import _connect
+_connect(ClusterConfig(address="local"), {"num_cpus": 1, "num_gpus": 0})
+print("connected", flush=True)
+os.kill(os.getpid(), 9)
+"""
+
+
+@pytest.mark.slow
+def test_a_cluster_started_in_place_ends_with_a_process_that_is_killed():
+    pytest.importorskip("prefect_ray")
+    before = set(_ray_processes())
+    started = subprocess.run(
+        [sys.executable, "-c", IN_PLACE], capture_output=True, text=True, env=os.environ | {"PYTHONPATH": str(ROOT)}
+    )
+    assert started.returncode == -signal.SIGKILL, started.stderr
+    assert started.stdout == "connected\n"
+    deadline = time.monotonic() + 60
+    while left := set(_ray_processes()) - before:
+        assert time.monotonic() < deadline, left
+        time.sleep(0.2)

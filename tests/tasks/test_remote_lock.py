@@ -39,9 +39,9 @@ def test_the_second_writer_hears_who_holds_the_run_and_a_dead_one_does_not_block
     uri = f"s3://bucket/{tmp_path.name}"
     holder = start_holder(uri)
     try:
-        with caplog.at_level(logging.WARNING), pytest.raises(RunIsHeld, match=rf"process {holder.pid} on .* since "):
-            with single_writer(uri):
-                pass
+        told = pytest.raises(RunIsHeld, match=rf"process {holder.pid} on .* since ")
+        with caplog.at_level(logging.WARNING), told, single_writer(uri):
+            pass
         assert f"is locked by process {holder.pid}" in caplog.text
         assert "waiting to see whether that is alive" in caplog.text
     finally:
@@ -66,8 +66,9 @@ def test_a_store_that_passes_over_conditions_is_refused(object_store, tmp_path, 
     monkeypatch.setattr(remote_lock, "_proven", set())
     object_store.ignore_conditions(True)
     try:
-        with pytest.raises(UserError, match="does not enforce conditional writes"), single_writer(
-            f"s3://bucket/{tmp_path.name}"
+        with (
+            pytest.raises(UserError, match="does not enforce conditional writes"),
+            single_writer(f"s3://bucket/{tmp_path.name}"),
         ):
             pass
     finally:
@@ -75,7 +76,7 @@ def test_a_store_that_passes_over_conditions_is_refused(object_store, tmp_path, 
 
 
 def test_a_missing_bucket_and_a_silent_store_are_one_sentence(object_store, monkeypatch):
-    with pytest.raises(UserError, match="s3://nowhere/run.*see to its bucket"), single_writer("s3://nowhere/run"):
+    with pytest.raises(UserError, match=r"s3://nowhere/run.*see to its bucket"), single_writer("s3://nowhere/run"):
         pass
 
 

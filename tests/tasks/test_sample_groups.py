@@ -49,7 +49,7 @@ def test_a_reserve_that_was_drawn_before_a_kill_is_scored_though_it_is_needed_no
         def __init__(self, writer: ArtifactWriter) -> None:
             self.writer = writer
 
-        def open(self) -> None:
+        def ensure_canary(self) -> None:
             self.writer.write_json(CANARY_FILE, {"mean_difference": 0.0})
 
         def generate(self, shards: Sequence[Shard], progress: Progress) -> Iterator[Shard]:
