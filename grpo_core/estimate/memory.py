@@ -20,6 +20,8 @@ _HOLES = 0.65
 _AMONG_THEM = 0.5
 """Of a pass's small blocks, and of small gradients, which come to lie among them while they live: what glibc keeps in
 holes. Fitted to runs of benchmarks/plan.py."""
+_HOLES_AT_ONCE = 0.2
+"""Of small blocks where a step is one micro-batch: no gradient lies among them when they are most."""
 _LOGIT_COPIES = 5  # float32: what the head gives, scaled, shifted, exponentials, padded to blocks
 
 
@@ -56,7 +58,8 @@ def update_memory(
     and head, a layer, the next one on its way and its buffer; then there are whole gradients before they are summed.
 
     Args:
-        held: of the largest micro-batch; None: not known, and left out.
+        held: of the largest micro-batch; None: not known, and left out. Where it is a step's only one, gradients come
+            as its activations go, and count as far as they are there at the highest point.
         compute_bytes: of a weight in forward passes and in the reference.
         base: of the process.
         reference: whether the KL wants a reference policy.
@@ -75,10 +78,14 @@ def update_memory(
         whole = compute_bytes * (shape.root + shape.layer) + _FLOAT32 * max(shape.root, 2 * shape.layer)
         found["whole gradients"] = 0 if shape.adapter else whole
     if held is not None:
-        found["activations"] = held.activations
-        found["logits"] = held.most - held.activations
-        holes = _HEAP_TOP + _HOLES * held.small + _AMONG_THEM * (0 if shape.adapter else _FLOAT32 * shape.small)
-        found["allocator"] = int(holes) if on_cpu else 0
+        if held.gradients is None:
+            holes = _HOLES * held.small + _AMONG_THEM * (0 if shape.adapter else _FLOAT32 * shape.small)
+        else:
+            found["gradients"], holes = held.gradients, _HOLES_AT_ONCE * held.small
+        passes = held.most - (held.gradients or 0)
+        found["activations"] = min(held.activations, passes)
+        found["logits"] = passes - found["activations"]
+        found["allocator"] = int(_HEAP_TOP + holes) if on_cpu else 0
     return {name: size for name, size in (found | {"process": base}).items() if size}
 
 

@@ -1,7 +1,7 @@
 """A whole run: every stage's bytes, a round's tokens, seconds and disk, for a config, a model and a machine."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -23,6 +23,7 @@ from grpo_core.estimate.trace import Held
 from grpo_core.estimate.work import Lengths, expected_form, largest_held, packed
 
 _GIB = 2**30
+_COMPILED_LAUNCH = 0.1  # of what transformers takes to start a layer: vLLM replays CUDA graphs; an assumption
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,17 +208,18 @@ class _Planner:
 
     def _engine_time(self, stage: str, groups: int, prompts: int, each: int) -> StageTime:
         generation, lengths = self.config.generation, self.lengths
-        engines, rows = 1, prompts * each
+        engines, rows, rates = 1, prompts * each, self.machine.rates
         if generation.engine == "vllm":
             settings = generation.vllm
             engines = settings.engines or max(1, self.machine.devices // settings.tensor_parallel)
+            rates = replace(rates, launch=rates.launch * _COMPILED_LAUNCH)
             cache = self._vllm_memory()["KV cache"] * settings.tensor_parallel
             row = (lengths.prompt_most + lengths.completion_mean) * self.shape.key_value_numbers * self.weight_bytes
             rows = max(1, min(rows, settings.max_sequences, cache // row))
         batches = -(-groups * each // rows)
         work, seconds = generation_seconds(
             self.shape,
-            self.machine.rates,
+            rates,
             batches=batches,
             prompts=max(1, rows // each),
             rows=rows,

@@ -73,16 +73,18 @@ def largest_held(
     """
 
     form = expected_form(model_config, shape, lengths.prompt_most + lengths.completion_most)
-    found = [
-        trace_microbatch(
+    found = []
+    for completion in {lengths.completion_most, lengths.completion_mean}:
+        batches = packed(form, update, groups, group_size, lengths.prompt_most, completion)
+        held = trace_microbatch(
             model_config,
-            packed(form, update, groups, group_size, lengths.prompt_most, completion)[0],
+            batches[0],
             form,
             autocast=compute is not torch.float32 and update.ranks == 1,
             dtype=torch.float32 if update.ranks == 1 and update.lora is None else compute,
             recomputed=update.gradient_checkpointing,
             lora=update.lora,
+            accumulates=len(batches) > 1 or update.ranks > 1,
         )
-        for completion in {lengths.completion_most, lengths.completion_mean}
-    ]
+        found.append(held)
     return max(found, key=lambda held: held.most)

@@ -65,11 +65,13 @@ def test_an_adapter_has_rank_times_in_and_out_of_each_target() -> None:
 
 def test_an_update_holds_sixteen_bytes_a_parameter_and_the_reference(shape: Shape) -> None:
     count = shape.parameters
-    found = update_memory(shape, Held(100, 130, 0), compute_bytes=2, base=7, reference=True, on_cpu=False)
+    found = update_memory(shape, Held(100, 130, 0, None), compute_bytes=2, base=7, reference=True, on_cpu=False)
     assert found == {
         "weights": 4 * count, "gradients": 4 * count, "moments": 8 * count, "reference": 2 * count,
         "activations": 100, "logits": 30, "process": 7,
     }  # fmt: skip
+    at_once = update_memory(shape, Held(100, 130, 0, 20), compute_bytes=2, base=7, reference=True, on_cpu=False)
+    assert at_once == found | {"gradients": 20, "logits": 10}
     without = update_memory(shape, None, compute_bytes=2, base=0, reference=False, on_cpu=False)
     assert sum(without.values()) == 16 * count
 

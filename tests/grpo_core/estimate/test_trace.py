@@ -43,7 +43,7 @@ def test_fake_tensors_take_the_bytes_of_real_ones(family: type, recomputed: bool
     else:
         real = count_bytes(model, batch, form)
     fake = trace_microbatch(config, batch, form, recomputed=recomputed)
-    assert fake == Held(real.trunk, max(real.forward.most, real.backward.most), fake.small)
+    assert fake == Held(real.trunk, max(real.forward.most, real.backward.most), fake.small, None)
     assert real.trunk > 0
 
 
@@ -53,6 +53,18 @@ def test_seven_layers_are_told_from_two_and_three() -> None:
     real = count_bytes(AutoModelForCausalLM.from_config(config, attn_implementation="sdpa").eval(), batch, form)
     found = trace_microbatch(config, batch, form)
     assert (found.activations, found.most) == (real.trunk, max(real.forward.most, real.backward.most))
+
+
+def test_a_step_of_one_micro_batch_makes_its_gradients_on_the_way() -> None:
+    config = config_of(2)
+    batch, form = batch_and_form(config)
+    model = AutoModelForCausalLM.from_config(config, attn_implementation="sdpa").eval()
+    real = count_bytes(model, batch, form, accumulates=False)
+    found = trace_microbatch(config, batch, form, accumulates=False)
+    assert found.most == max(real.forward.most, real.backward.most)
+    assert real.forward.gradients == 0
+    assert found.gradients in (0, real.backward.gradients)
+    assert all(weight.grad is not None for weight in model.parameters())
 
 
 def test_each_setting_that_saves_memory_saves_some() -> None:
