@@ -1,9 +1,12 @@
 """Bytes of each stage by what they hold. Plain numbers in, bytes by component out; nothing is looked up."""
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from grpo_core.estimate.shapes import Shape
-from grpo_core.estimate.trace import Held
+
+if TYPE_CHECKING:
+    from grpo_core.estimate.trace import Held
 
 MIB = 2**20
 CPU_BASE = 750 * MIB
@@ -41,7 +44,7 @@ class StageMemory:
 
 def update_memory(
     shape: Shape,
-    held: Held | None,
+    held: "Held | None",
     *,
     compute_bytes: int,
     base: int,

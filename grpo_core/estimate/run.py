@@ -184,7 +184,6 @@ class _Planner:
         try:
             held = largest_held(
                 self.model_config,
-                self.shape,
                 update,
                 groups,
                 self.config.generation.group_size,
@@ -244,7 +243,7 @@ class _Planner:
 
     def _update_time(self) -> StageTime:
         update, lengths = self.config.update, self.lengths
-        form = expected_form(self.model_config, self.shape, lengths.prompt_most + lengths.completion_most)
+        form = expected_form(self.model_config, lengths.prompt_most + lengths.completion_most)
         minibatches = min(update.minibatches, self.groups)
         batches = packed(
             form,

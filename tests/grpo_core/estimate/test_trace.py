@@ -4,7 +4,6 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, LlamaConfig, Qwen2Config
 
-from grpo_core.estimate.shapes import shape_of
 from grpo_core.estimate.trace import Held, count_bytes, trace_microbatch
 from grpo_core.estimate.work import Lengths, expected_form, largest_held, packed
 from grpo_core.policy.config import UpdateConfig
@@ -27,7 +26,7 @@ def config_of(layers: int, family: type = LlamaConfig):
 
 
 def batch_and_form(config):
-    form = expected_form(config, shape_of(config), 32)
+    form = expected_form(config, 32)
     return packed(form, UPDATE, 4, 4, 12, 20)[0], form
 
 
@@ -78,9 +77,8 @@ def test_each_setting_that_saves_memory_saves_some() -> None:
 
 def test_the_larger_of_long_and_of_mean_completions_counts() -> None:
     config = config_of(2)
-    shape = shape_of(config)
-    small = largest_held(config, shape, UPDATE, 4, 4, Lengths(12, 12, 20, 20))
-    assert largest_held(config, shape, UPDATE, 4, 4, Lengths(12, 12, 20, 60)).most >= small.most
-    assert largest_held(config, shape, UPDATE, 4, 4, Lengths(12, 12, 2, 20)).most >= small.most
+    small = largest_held(config, UPDATE, 4, 4, Lengths(12, 12, 20, 20))
+    assert largest_held(config, UPDATE, 4, 4, Lengths(12, 12, 20, 60)).most >= small.most
+    assert largest_held(config, UPDATE, 4, 4, Lengths(12, 12, 2, 20)).most >= small.most
     half = UPDATE.model_copy(update={"tokens_per_microbatch": 100})
-    assert largest_held(config, shape, half, 4, 4, Lengths(12, 12, 20, 20)).most < small.most
+    assert largest_held(config, half, 4, 4, Lengths(12, 12, 20, 20)).most < small.most
