@@ -144,17 +144,19 @@ def vllm_memory(
     tensor_parallel: int,
     weight_bytes: int,
     cache_bytes: int | None,
+    row_bytes: int,
 ) -> dict[str, int]:
     """Bytes a device of a vLLM engine: it takes its share of the device whole, and what weights leave is its cache.
 
-    PagedAttention (Kwon et al. 2023, arXiv 2309.06180). A tenth of the share is left to activations and CUDA graphs,
-    an assumption.
+    PagedAttention (Kwon et al. 2023, arXiv 2309.06180). A tenth is left to activations and CUDA graphs, an
+    assumption: of the share, or of the weights where the cache has a size of its own.
 
     Args:
         cache_bytes: where the config says how large the cache is; None: what is left.
+        row_bytes: of the longest completion's keys and values, without room for which nothing is generated.
     """
     weights = -(-shape.parameters * weight_bytes // tensor_parallel)
     share = int(device_bytes * memory_share)
-    working = share // 10
-    left = max(0, share - weights - working)
+    working = (share if cache_bytes is None else weights) // 10
+    left = max(-(-row_bytes // tensor_parallel), share - weights - working)
     return {"weights": weights, "KV cache": left if cache_bytes is None else cache_bytes, "activations": working}

@@ -88,6 +88,8 @@ class _Planner:
         config, lengths = self.config, self.lengths
         memory = [self._generate_memory(), self._score_memory(), self._update_memory(), self._evaluate_memory()]
         times = [self._generate_time(), self._update_time(), self._evaluate_time()]
+        if config.cluster.address is not None:
+            self.notes.append("the cluster's machines (cluster.address) are taken to be like the one planned for")
         rounds, every = config.rounds, config.evaluation.every
         evaluations = sum(number % every == 0 or number == rounds for number in range(rounds + 1))
         rollouts = self.groups * config.generation.group_size
@@ -147,6 +149,9 @@ class _Planner:
             tensor_parallel=settings.tensor_parallel,
             weight_bytes=self.weight_bytes,
             cache_bytes=None if gib is None else int(gib * _GIB),
+            row_bytes=(self.lengths.prompt_most + self.lengths.completion_most)
+            * self.shape.key_value_numbers
+            * self.weight_bytes,
         )
         return found | {"process": self.base}
 
@@ -298,7 +303,7 @@ def _mends(stage: StageMemory, estimate: Estimate, config: RunConfig) -> list[st
                 mends.append("set update.lora to {}")
         return mends or ["take a smaller model.name"]
     if generation.engine == "vllm":
-        return ["lower generation.vllm.memory_share or kv_cache_gib", "raise generation.vllm.tensor_parallel"]
+        return ["raise generation.vllm.tensor_parallel", "lower generation.vllm.memory_share or kv_cache_gib"]
     if stage.stage == "score_rewards":
         return ["choose a reward without a model of its own (reward.name)"]
     if found["weights"] > stage.total // 2:

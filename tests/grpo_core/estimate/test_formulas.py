@@ -116,12 +116,19 @@ def test_the_cache_has_the_room_that_the_engine_s_own_has(prompt: int, completio
 
 def test_vllm_takes_its_share_and_caches_in_what_is_left(shape: Shape) -> None:
     found = vllm_memory(
-        shape, device_bytes=10_000, memory_share=0.8, tensor_parallel=2, weight_bytes=2, cache_bytes=None
+        shape, device_bytes=10_000, memory_share=0.8, tensor_parallel=2, weight_bytes=2, cache_bytes=None, row_bytes=9
     )
     assert sum(found.values()) == 8000
     assert found["weights"] == shape.parameters
-    told = vllm_memory(shape, device_bytes=10_000, memory_share=0.8, tensor_parallel=2, weight_bytes=2, cache_bytes=5)
+    told = vllm_memory(
+        shape, device_bytes=10_000, memory_share=0.8, tensor_parallel=2, weight_bytes=2, cache_bytes=5, row_bytes=9
+    )
     assert told["KV cache"] == 5
+    tight = vllm_memory(
+        shape, device_bytes=100, memory_share=0.8, tensor_parallel=2, weight_bytes=2, cache_bytes=None, row_bytes=9
+    )
+    assert tight["KV cache"] == 5
+    assert sum(tight.values()) > 100
 
 
 def batch_of(prompt: int, completions: list[int]) -> Microbatch:
