@@ -3,6 +3,7 @@
 import re
 from dataclasses import dataclass
 from pathlib import Path
+from types import UnionType
 from typing import Any, get_args, get_origin
 
 import yaml
@@ -251,6 +252,8 @@ def _fields_at(location: tuple[int | str, ...]) -> list[str]:
             continue
         field = model.model_fields.get(str(part))
         model = field.annotation if field else None
+        if get_origin(model) is UnionType:  # a section that may be left out
+            model = get_args(model)[0]
         if get_origin(model) not in (dict, list) and not (isinstance(model, type) and issubclass(model, BaseModel)):
             return []
     return list(model.model_fields)

@@ -25,6 +25,7 @@ from grpo_core.lease import borrowing, lease_over
 from tasks.run import Run, open_run
 
 _LOOK_SECONDS = 2.0
+_ANSWER_SECONDS = 10.0
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
@@ -134,6 +135,24 @@ def on_cluster(
                 ray.cancel(reference, force=True)
 
 
+def _require_answer(address: str) -> None:
+    """Ray itself would try for minutes. Raises UserError when an address with a port is nobody's."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if not (host and port.isdigit()):
+        return
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=_ANSWER_SECONDS).close()
+    except OSError as error:
+        raise _unreachable(address, error) from error
+
+
+def _unreachable(address: str, error: Exception) -> UserError:
+    return UserError(
+        f"cluster.address '{address}' can't be reached ({str(error).strip().splitlines()[0]}); start Ray there "
+        "(ray start --head), or set it to local."
+    )
+
+
 def _connect(config: ClusterConfig, resources: Mapping[str, float]) -> Any:
     """Ray, connected to the cluster for the rest of this process."""
     try:
@@ -142,16 +161,14 @@ def _connect(config: ClusterConfig, resources: Mapping[str, float]) -> Any:
     except ImportError as error:
         raise UserError("cluster.address needs Ray; install it with: pip install 'grpo-rounds[ray]'") from error
     if not ray.is_initialized():
+        _require_answer(str(config.address))
         alone = {"include_dashboard": False} if config.address == "local" else {}
         is_main = threading.current_thread() is threading.main_thread()
         before = signal.getsignal(signal.SIGTERM)
         try:
             ray.init(address=config.address, namespace="prefect", log_to_driver=False, logging_level="ERROR", **alone)
         except (ConnectionError, RuntimeError, ValueError, TimeoutError) as error:
-            raise UserError(
-                f"cluster.address '{config.address}' can't be reached ({str(error).strip().splitlines()[0]}); start "
-                "Ray there (ray start --head), or set it to local."
-            ) from error
+            raise _unreachable(str(config.address), error) from error
         finally:
             if is_main:
                 signal.signal(signal.SIGTERM, before)  # Ray takes it, and we stop politely

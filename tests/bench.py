@@ -15,10 +15,10 @@ from uuid import uuid4
 
 import httpx
 import patient
+import warm
 from support import ROOT, TINY, free_port, prefect_server
 
 Server = Callable[[], AbstractContextManager[dict[str, str]]]  # starts one, and tells the environment to use it
-ENGINE = Path(__file__).with_name("engine.py")
 POOL = "tests"
 SMALL = {
     "data.prompts_per_round": "4", "data.eval_size": "2", "generation.group_size": "4",
@@ -30,6 +30,7 @@ SMALL = {
 QUICK = {
     "PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE": "prefect.server.concurrency.lease_storage.filesystem",
     "PREFECT_SERVER_SERVICES_SCHEDULER_RECENT_DEPLOYMENTS_LOOP_SECONDS": "1",
+    "PREFECT_SERVER_SERVICES_SCHEDULER_MAX_RUNS": "30",  # not a hundred, to be made and taken away for each schedule
     "PREFECT_SERVER_SERVICES_LATE_RUNS_LOOP_SECONDS": "1",
     "PREFECT_SERVER_SERVICES_LATE_RUNS_AFTER_SECONDS": "1",
     "PREFECT_SERVER_EVENTS_PROACTIVE_GRANULARITY": "PT1S",
@@ -44,7 +45,7 @@ class Bench:
     def __init__(self, home: Path, server: Server | None = None) -> None:
         port = free_port()
         self.home = home
-        self.socket = str(home / "engine")
+        self.warm = warm.program()
         self._open: Server = server or (lambda: prefect_server(home / "prefect", port, **QUICK))
         self._server = ExitStack()
         self.environment = self._server.enter_context(self._open())
@@ -54,9 +55,7 @@ class Bench:
             "PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}", "PREFECT_RUNNER_POLL_FREQUENCY": "1",
             "PREFECT_WORKER_QUERY_SECONDS": "1", "PREFECT_WORKER_PREFETCH_SECONDS": "1",
         }  # fmt: skip
-        self._engine = self._start("engine", str(ENGINE), "--serve", self.socket)
         self._worker: subprocess.Popen[bytes] | None = None
-        until(lambda: Path(self.socket).exists())
 
     def _start(self, log: str, *arguments: str) -> subprocess.Popen[bytes]:
         with (self.home / f"{log}.log").open("ab") as out:
@@ -67,7 +66,7 @@ class Bench:
     def grpo_rounds(self, *arguments: object) -> subprocess.CompletedProcess[str]:
         """The command line, against this server."""
         return subprocess.run(
-            [sys.executable, str(ENGINE), self.socket, *map(str, arguments)],
+            [*self.warm, *map(str, arguments)],
             env=self.everything, cwd=self.home, capture_output=True, text=True,
         )  # fmt: skip
 
@@ -110,7 +109,7 @@ class Bench:
         found = {}
         for made in build(config, str(run), run.name, Slots(interval=interval), {"name": POOL, "type": "process"}):
             if made.flow_name in flows:
-                made.job_variables["command"] = f"{sys.executable} -S {ENGINE} {self.socket}"
+                made.job_variables["command"] = " ".join(self.warm)
                 made.job_variables["env"] |= {"PYTHONPATH": self.everything["PYTHONPATH"]} | (env or {})
                 made.tags.extend(tags)
                 found[str(made.flow_name)] = str(made.apply(work_pool_name=POOL))
@@ -184,10 +183,9 @@ class Bench:
         return (self.home / "worker.log").read_text()
 
     def close(self) -> None:
-        for process in (self._worker, self._engine):
-            if process is not None and process.poll() is None:
-                os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
+        if self._worker is not None and self._worker.poll() is None:
+            os.killpg(self._worker.pid, signal.SIGKILL)
+            self._worker.wait()
         self.api.close()
         self._server.close()
 

@@ -25,6 +25,7 @@ from grpo_core.policy.batching import TrainingRollout
 from grpo_core.policy.config import UpdateConfig
 from grpo_core.policy.job import UpdateJob, run_job
 from grpo_core.policy.ranks import ALONE, Ranks
+from grpo_core.policy.sharded import load_sharded
 from grpo_core.schemas import no_progress
 from grpo_core.tiny import byte_tokenizer
 
@@ -47,6 +48,7 @@ JOBS: dict[str, tuple[str, dict[str, Any]]] = {  # by name: the model, and setti
     "lora-all": ("tied", {"lora": {"rank": 2}, "gradient_checkpointing": True, "kl_coef": 0.0}),
     "bfloat16": ("tied", {"epochs": 1}),
     "lora-bfloat16": ("tied", _LORA | {"epochs": 1}),
+    "nothing-to-learn": ("tied", {}),
     "long": ("tied", _STOPPED),
     "stopped": ("tied", _STOPPED),
     "resumed": ("tied", _STOPPED),
@@ -153,7 +155,8 @@ def do(folder: Path, names: Sequence[str], ranks: Ranks = ALONE, from_ranks: int
             saved = folder / f"by-{from_ranks}" / name.replace("resumed", "stopped") / "checkpoint"
             checkpoints = Folder(saved, stops=False)
         try:
-            done = run_job(job_of(folder, name), rollouts(), CPU, checkpoints, no_progress, ranks)
+            taken = [r for r in rollouts() if name != "nothing-to-learn" or not r.in_loss]
+            done = run_job(job_of(folder, name), taken, CPU, checkpoints, no_progress, ranks)
         except interrupt.Stopped:
             interrupt.ask(False)
             continue
@@ -177,9 +180,18 @@ def by_ranks(folder: Path, size: int, names: Sequence[str]) -> None:
     assert done.returncode == 0, done.stderr[-4000:]
 
 
+def require_a_part_only(folder: Path, ranks: Ranks) -> None:
+    """A rank holds its part of the weights and no more."""
+    model = load_sharded(folder, CPU, compute=torch.bfloat16)
+    held = sum(weight.to_local().numel() for weight in model.parameters())
+    rounded_up = sum(-(-weight.shape[0] // ranks.size) * weight[0].numel() for weight in model.parameters())
+    assert held <= rounded_up < 1.1 * sum(weight.numel() for weight in model.parameters()) / ranks.size
+
+
 if __name__ == "__main__":
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
+    require_a_part_only(Path(sys.argv[1], "tied"), Ranks(dist.get_rank(), dist.get_world_size()))
     do(Path(sys.argv[1]), sys.argv[2:], Ranks(dist.get_rank(), dist.get_world_size()))
     dist.barrier()
     dist.destroy_process_group()

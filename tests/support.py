@@ -6,7 +6,6 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -15,6 +14,8 @@ from random import SystemRandom
 from typing import Any
 
 import httpx
+import stores
+import warm
 
 ROOT = Path(__file__).resolve().parents[1]
 TINY = ROOT / "configs/tiny.yaml"
@@ -103,8 +104,8 @@ def free_port() -> int:
 
 def end(process: subprocess.Popen[Any]) -> None:
     """Ask the group that a process leads to leave, and kill what is left of it after half a minute."""
-    os.killpg(process.pid, signal.SIGTERM)
-    with contextlib.suppress(subprocess.TimeoutExpired):
+    with contextlib.suppress(ProcessLookupError, subprocess.TimeoutExpired):
+        os.killpg(process.pid, signal.SIGTERM)
         process.wait(timeout=30)
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
@@ -127,6 +128,7 @@ def await_server(url: str, process: subprocess.Popen[Any], log: Path, seconds: f
 def prefect_server(home: Path, port: int | None = None, **settings: str) -> Iterator[dict[str, str]]:
     """A real Prefect server on loopback with its own database and result storage; yields the environment to use it."""
     home.mkdir(parents=True, exist_ok=True)
+    stores.copy_prefect(home)
     port = port or free_port()
     url = f"http://127.0.0.1:{port}/api"
     environment = {
@@ -138,7 +140,7 @@ def prefect_server(home: Path, port: int | None = None, **settings: str) -> Iter
     }
     with (home / "server.log").open("w") as log:
         server = subprocess.Popen(
-            [sys.executable, "-m", "prefect", "server", "start", "--host", "127.0.0.1", "--port", str(port)],
+            [*warm.program(), "prefect", "server", "start", "--host", "127.0.0.1", "--port", str(port)],
             env=os.environ | environment | settings,
             stdout=log,
             stderr=log,
@@ -146,6 +148,7 @@ def prefect_server(home: Path, port: int | None = None, **settings: str) -> Iter
         )
     try:
         await_server(f"{url}/health", server, home / "server.log")
+        stores.keep_prefect(home)
         yield environment
     finally:
         end(server)
@@ -171,7 +174,7 @@ def in_prefect(run: Path, environment: dict[str, str]) -> dict[str, list[list[st
     """Flow runs and task runs of a training run, as a real server tells them."""
     identity = json.loads((run / "run.json").read_text())["run_id"]
     told = subprocess.run(
-        [sys.executable, "-c", QUERY, identity],
+        [*warm.program(), "python", "-c", QUERY, identity],
         env=os.environ | environment,
         capture_output=True,
         text=True,

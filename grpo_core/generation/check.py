@@ -15,6 +15,21 @@ def check_engine(config: RunConfig) -> None:
     """
     if config.generation.engine == "vllm":
         _check_vllm(config)
+    elif config.generation.engine == "server":
+        _check_server(config)
+
+
+def _check_server(config: RunConfig) -> None:
+    from grpo_core.generation.server_engine import Server
+
+    server = Server(config.generation.server)
+    server.close()
+    needed = config.data.max_prompt_tokens + config.generation.max_new_tokens
+    if server.context is not None and server.context < needed:
+        raise UserError(
+            f"The server at {server.url} takes {server.context} tokens, and data.max_prompt_tokens and "
+            f"generation.max_new_tokens ask for {needed} together; lower one, or raise its --max-model-len."
+        )
 
 
 def _check_vllm(config: RunConfig) -> None:

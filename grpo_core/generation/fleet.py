@@ -27,6 +27,7 @@ from grpo_core.models import ModelConfig, compute_dtype, resolve_device
 from grpo_core.schemas import Progress, no_progress
 
 _POLL_SECONDS = 0.2
+_LAST_WORDS_SECONDS = 2.0
 _AHEAD = 2  # orders that an engine has at a time: the next is there while the caller works on what came before
 
 
@@ -45,7 +46,7 @@ class EngineFleet:
         device = resolve_device(model)
         self.precision = str(compute_dtype(model, device)).removeprefix("torch.")
         self.version = ""  # known when the first engine has started
-        self._devices = _share_out(device, config)
+        self._devices = share_out(device, config)
         self._threads = model.threads
         self._policy = policy
         self._folder = tempfile.TemporaryDirectory(prefix="grpo-rounds-engines-")
@@ -208,7 +209,10 @@ class EngineFleet:
         """Give up engines that have been silent for too long."""
         for engine in list(self._engines.values()):
             silent = time.monotonic() - engine.since
-            if not engine.ready and silent > self._settings.start_seconds:
+            status = engine.process.poll()
+            if status is not None and silent > _LAST_WORDS_SECONDS:  # what it started may hold its output open
+                self._lost(engine, f"ended (status {status})", waiting)
+            elif not engine.ready and silent > self._settings.start_seconds:
                 self._lost(engine, f"had not loaded the model after {self._settings.start_seconds:g} s", waiting)
             elif engine.ready and engine.orders and silent > engine.orders[0].patience:
                 self._lost(engine, f"was silent for {engine.orders[0].patience:g} s", waiting)
@@ -236,7 +240,7 @@ class EngineFleet:
         engine.end()
 
 
-def _share_out(device: torch.device, config: GenerationConfig) -> list[str]:
+def share_out(device: torch.device, config: GenerationConfig) -> list[str]:
     """For each engine the GPUs that it may see; "" for one on a CPU."""
     settings = config.vllm
     if device.type == "cpu":

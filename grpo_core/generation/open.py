@@ -14,7 +14,8 @@ def open_engine(policy: Path, model: ModelConfig, config: GenerationConfig) -> I
     """The configured engine over the policy saved in a folder; its memory is free again afterwards.
 
     Raises:
-        NotHere: the engine needs what this machine lacks.
+        NotHere: the engine needs what this machine lacks, or no server answers.
+        UserError: the server can't take the policy.
         UserError: a server can't be reached, or can't take the policy.
     """
     # A new engine is one more branch here. Imports stay inside: an engine's libraries may live in another environment.
@@ -23,6 +24,12 @@ def open_engine(policy: Path, model: ModelConfig, config: GenerationConfig) -> I
 
         with open_fleet(policy, model, config) as fleet:
             yield fleet
+        return
+    if config.engine == "server":
+        from grpo_core.generation.server_engine import open_server
+
+        with open_server(policy, model, config.server) as server:
+            yield server
         return
     from grpo_core.generation.transformers_engine import TransformersEngine
     from grpo_core.models import compute_dtype, load_policy, load_tokenizer, resolve_device

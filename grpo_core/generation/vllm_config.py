@@ -63,3 +63,8 @@ class ServerConfig(BaseModel):
         1800, gt=0, allow_inf_nan=False, description="Longest wait for one completion; a longer one is an error."
     )
     connections: int = Field(64, ge=1, description="Completions asked for at a time.")
+
+
+def vllm_seed(seed: int) -> int:
+    """Of 64 unsigned bits the upper 63: vLLM keeps a signed 64-bit seed, and takes -1 for none at all."""
+    return seed >> 1

@@ -17,15 +17,10 @@ from vllm.platforms import current_platform
 
 from grpo_core.errors import UserError
 from grpo_core.generation.engine import NOT_FINITE, Completion, Request, SamplingParams, check_length, eos_ids
-from grpo_core.generation.vllm_config import VllmConfig
+from grpo_core.generation.vllm_config import VllmConfig, vllm_seed
 from grpo_core.schemas import Progress, no_progress
 
 _CPU_CACHE_GIB = 1.0
-
-
-def vllm_seed(seed: int) -> int:
-    """Of 64 unsigned bits the upper 63: vLLM keeps a signed 64-bit seed, and takes -1 for none at all."""
-    return seed >> 1
 
 
 class VllmEngine:

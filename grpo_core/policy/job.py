@@ -1,6 +1,6 @@
 """One round's update as a piece of work: folders and rollouts in; policy, optimiser state and table of steps out.
 
-It runs in the process that asks for it, or in each of several under torchrun (launch.py, rank_worker.py).
+It runs in the process that asks for it, or in each of several under torchrun (launch.py, rank.py).
 """
 
 from collections.abc import Callable, Sequence
@@ -19,7 +19,7 @@ from grpo_core.policy.batching import TrainingRollout
 from grpo_core.policy.config import UpdateConfig
 from grpo_core.policy.form import inspect_model
 from grpo_core.policy.logprobs import LogprobForm
-from grpo_core.policy.lora import ADAPTER_FOLDER, load_base_with_adapter, merge, save_adapter
+from grpo_core.policy.lora import ADAPTER_FOLDER, load_base_with_adapter, merge, require_mergeable, save_adapter
 from grpo_core.policy.optimizer import load_trainer_state, new_trainer_state, save_trainer_state, trainable_parameters
 from grpo_core.policy.ranks import ALONE, Ranks
 from grpo_core.policy.sharded import PolicyFiles, load_sharded, skeleton, whole_weights
@@ -137,12 +137,17 @@ def read_rollouts(path: Path) -> list[TrainingRollout]:
 
 def _load_policy(job: UpdateJob, device: torch.device, dtype: torch.dtype, ranks: Ranks) -> "PreTrainedModel":
     lora = job.update.lora
+    if ranks.size == 1 and lora is None:
+        return load_policy(job.policy, device, torch.float32)
+    if lora is None:
+        return load_sharded(job.policy, device, compute=dtype, base=torch.float32)
     if ranks.size > 1:
-        base = torch.float32 if lora is None else dtype
-        return load_sharded(job.policy, device, compute=dtype, base=base, lora=lora, seed=job.seed)
-    if lora is not None:
-        return load_base_with_adapter(job.policy, device, dtype, lora, job.seed)
-    return load_policy(job.policy, device, torch.float32)
+        model = load_sharded(job.policy, device, compute=dtype, base=dtype, lora=lora, seed=job.seed)
+    else:
+        model = load_base_with_adapter(job.policy, device, dtype, lora, job.seed)
+    with PolicyFiles(job.policy) as files:
+        require_mergeable(model, files)
+    return model
 
 
 def _load_reference(job: UpdateJob, device: torch.device, dtype: torch.dtype, ranks: Ranks) -> "PreTrainedModel | None":

@@ -28,7 +28,7 @@ from grpo_core.policy.batching import TrainingRollout
 from grpo_core.policy.checkpoint import Checkpoints
 from grpo_core.policy.config import NonFiniteUpdate
 from grpo_core.policy.job import Trained, UpdateJob, write_rollouts
-from grpo_core.policy.rank_worker import (
+from grpo_core.policy.rank import (
     CHECKPOINT,
     JOB_FILE,
     METRICS_FILE,
@@ -64,7 +64,7 @@ def run_ranks(
     """
     ranks = job.update.ranks
     _require_devices(job, ranks)
-    (folder / JOB_FILE).write_text(job.model_dump_json(), encoding="utf-8")
+    (folder / JOB_FILE).write_text(json.dumps(job.model_dump(mode="json")), encoding="utf-8")  # knows infinity, too
     write_rollouts(folder / ROLLOUTS_FILE, rollouts)
     with ExitStack() as stack:
         newest = stack.enter_context(checkpoints.newest())
@@ -191,18 +191,22 @@ def _failure(folder: Path, ranks: int) -> Exception:
     killed = [rank for rank, code in codes.items() if code < 0 and -code != signal.SIGTERM and not ends.get(rank)]
     failed = [rank for rank in by_time if ends[rank]["kind"] == "failed"]
     found = next(iter([*killed, *failed, *codes]), None)
-    how = f"was killed by {signal.Signals(-codes[found]).name}" if found in killed and found is not None else "failed"
-    who = "The ranks of the update" if found is None else f"Rank {found} of the update's {ranks}"
     if found is None:
-        how, log = "could not be started", said
-    else:
-        logs = sorted((folder / "logs").glob(f"*/attempt_*/{found}/stderr.log"))
-        log = logs[-1].read_text(encoding="utf-8", errors="replace") if logs else ""
-    shown = " ".join(log.split())[-_LOG_CHARACTERS:] or "it says nothing"
+        return UserError(
+            f"The {ranks} ranks of the update could not be started (the end of the log: {_shown(said)}); set "
+            "update.ranks to 1, or mend what it says and run the same command again."
+        )
+    how = f"was killed by {signal.Signals(-codes[found]).name}" if found in killed else "failed"
+    logs = sorted((folder / "logs").glob(f"*/attempt_*/{found}/stderr.log"))
+    log = logs[-1].read_text(encoding="utf-8", errors="replace") if logs else ""
     return UserError(
-        f"{who} {how}, so all were ended; run the same command again, and it goes on from the last checkpoint (the "
-        f"end of its log: {shown})."
+        f"Rank {found} of the update's {ranks} {how}, so all were ended; run the same command again, and it goes on "
+        f"from the last checkpoint (the end of its log: {_shown(log)})."
     )
+
+
+def _shown(log: str) -> str:
+    return " ".join(log.split())[-_LOG_CHARACTERS:] or "it says nothing"
 
 
 def _end_of(folder: Path, rank: int) -> dict[str, Any]:

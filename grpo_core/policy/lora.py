@@ -6,7 +6,7 @@ state), so that no round adds to weights that were rounded. Without its adapter 
 
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -38,7 +38,7 @@ def add_adapter(model: "PreTrainedModel", config: LoraConfig) -> None:
     from peft import LoraConfig as PeftConfig
     from peft import inject_adapter_in_model
 
-    targets = config.targets if isinstance(config.targets, str) else list(config.targets)
+    targets = "all-linear" if config.targets is None else list(config.targets)
     told = PeftConfig(r=config.rank, lora_alpha=config.alpha, target_modules=targets, task_type="CAUSAL_LM")
     try:
         inject_adapter_in_model(told, model, _NAME, low_cpu_mem_usage=True)
@@ -106,6 +106,17 @@ def base_alone(model: nn.Module) -> Iterator[None]:
 def name_on_disk(name: str) -> str:
     """The name that a weight of the base has in a saved policy."""
     return name.replace(".base_layer.", ".")
+
+
+def require_mergeable(model: nn.Module, names: Iterable[str]) -> None:
+    """Raise UserError when an adapter's layer has no weight of its own among those of the saved policy, by name."""
+    there = set(names)
+    for layer in adapted_layers(model):
+        if f"{layer}.weight" not in there:
+            raise UserError(
+                f"update.lora.targets means '{layer}', whose weight the saved policy holds under another name, so that "
+                "nothing could be merged into it; leave it out."
+            )
 
 
 def merge(name: str, base: Tensor, adapter: Mapping[str, Tensor], config: LoraConfig) -> Tensor:

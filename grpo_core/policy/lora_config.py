@@ -1,6 +1,6 @@
 """What is trained of a model with LoRA; light to import, for it is part of every config."""
 
-from typing import Annotated, Literal
+from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -14,9 +14,9 @@ class LoraConfig(BaseModel):
 
     rank: int = Field(16, ge=1, description="Rows of A and columns of B.")
     alpha: float = Field(32.0, gt=0, allow_inf_nan=False, description="What B A is weighed with is alpha / rank.")
-    targets: Literal["all-linear"] | tuple[_Name, ...] = Field(
-        "all-linear",
+    targets: tuple[_Name, ...] | None = Field(
+        None,
         min_length=1,
-        description="Linear layers that get an adapter, by the end of their name, such as [q_proj, v_proj]; "
-        "all-linear: all but the output head.",
+        description="Linear layers that get an adapter, by the end of their name, such as [q_proj, v_proj]; null: all "
+        "but the output head.",
     )

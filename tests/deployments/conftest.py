@@ -10,7 +10,7 @@ from support import TINY
 
 
 @pytest.fixture(scope="module")
-def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
+def bench(warm_process: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
     """The server and its worker, for one file of tests."""
     started = Bench(tmp_path_factory.mktemp("bench"))
     try:

@@ -5,7 +5,6 @@ import json
 import os
 import re
 import signal
-import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -15,7 +14,7 @@ import httpx
 import patient
 import pytest
 import yaml
-from bench import ENGINE, SMALL, Bench, until
+from bench import SMALL, Bench, until
 from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL, temporary_settings
 from production import COMPOSE, HIDDEN, SECRETS, VARIABLE, Production, files_with, postgres_binaries
 from support import ROOT, TINY, digests, mlflow_record
@@ -71,7 +70,7 @@ def production(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Production]
 
 
 @pytest.fixture(scope="module")
-def bench(production: Production) -> Iterator[Bench]:
+def bench(warm_process: None, production: Production) -> Iterator[Bench]:
     """Prefect's server, and what uses both servers."""
 
     @contextmanager
@@ -115,7 +114,7 @@ def run(production: Production, bench: Bench) -> Path:
             template = client.read_work_pool(pool).base_job_template
             properties = template["variables"]["properties"]
             properties["env"]["default"] = {"MLFLOW_TRACKING_URI": "{{ prefect.blocks.secret.mlflow-uri }}"}
-            properties["command"]["default"] = f"{sys.executable} -S {ENGINE} {bench.socket}"
+            properties["command"]["default"] = " ".join(bench.warm)
             client.update_work_pool(pool, WorkPoolUpdate(base_job_template=template))
 
     bench.everything["MLFLOW_TRACKING_URI"] = "http://127.0.0.1:1"  # so that only the block's address works

@@ -1,13 +1,17 @@
 """Rounds on a schedule, on a real Prefect server by a real worker: slots, overlaps, kills, restarts, retries."""
 
+import contextlib
 import json
 import os
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from bench import Bench, until
+from prefect.client.orchestration import get_client
 from support import digests
+from warm import FREEZE
 
 from deployments.automations import ensure_automation, zombies
 from tasks.run import single_writer
@@ -24,12 +28,36 @@ def same_bytes(run: Path, alone: Path, rounds: int) -> None:
     assert {name: others.get(name) for name in mine} == mine
 
 
-def freeze(run: Path, moment: str) -> int:
-    """Stop the process that writes a run once a file is there, so that what follows meets it in the middle; its id."""
-    until((run / moment).exists)
-    writer = int(json.loads((run / ".lock-holder.json").read_text())["pid"])
-    os.kill(writer, signal.SIGSTOP)
-    return writer
+ROLLOUTS, REWARDS = (
+    f"after-rename:rounds/0001/{kind}/.done-shard-00000.parquet.json" for kind in ("rollouts", "rewards")
+)  # what comes after them passes them no more
+
+
+def frozen(run: Path, but: int = 0) -> int:
+    """Wait until the process that writes a run has stopped itself (see FREEZE), and is not that one; its id."""
+    found = 0
+
+    def is_frozen() -> bool:
+        nonlocal found
+        with contextlib.suppress(FileNotFoundError):
+            found = int(json.loads((run / ".lock-holder.json").read_text())["pid"])
+            state = Path(f"/proc/{found}/stat").read_text().rpartition(")")[2].split()[0]
+            return state == "T" and found != but
+        return False
+
+    until(is_frozen)
+    return found
+
+
+@contextlib.contextmanager
+def taken_for_dead(tag: str) -> Iterator[None]:
+    """Inside, flow runs of this tag that fall silent are crashed; not after, when a busy machine may silence them."""
+    wanted = zombies(silence_seconds=8, tag=tag)
+    ensure_automation(wanted)
+    yield
+    with get_client(sync_client=True) as client:
+        for found in client.read_automations_by_name(wanted.name):
+            client.delete_automation(found.id)
 
 
 def let_go_when_told_to_stop(process: int) -> None:
@@ -94,15 +122,15 @@ def test_rounds_of_one_run_never_overlap(bench: Bench, alone: Path) -> None:
 
 def test_a_worker_killed_with_its_process_is_found_and_the_next_slot_goes_on(bench: Bench, alone: Path) -> None:
     run = bench.home / "killed"
-    ensure_automation(zombies(silence_seconds=12, tag="killed"))
-    deployment = bench.register(run, tags=("killed",))["next-round"]
+    deployment = bench.register(run, tags=("killed",), env={FREEZE: ROLLOUTS})["next-round"]
     bench.worker()
-    killed = bench.start(deployment)
-    freeze(run, "rounds/0001/rollouts/shard-00000.parquet")
-    bench.tell_worker(signal.SIGKILL)
-    bench.await_worker()
-    assert bench.state(killed)[0] == "Running"
-    assert bench.end_of(killed) == ("Crashed", "Its process fell silent; it is taken for dead.")
+    with taken_for_dead("killed"):
+        killed = bench.start(deployment)
+        frozen(run)
+        bench.tell_worker(signal.SIGKILL)
+        bench.await_worker()
+        assert bench.state(killed)[0] == "Running"
+        assert bench.end_of(killed) == ("Crashed", "Its process fell silent; it is taken for dead.")
     bench.worker()
     assert bench.end_of(bench.start(deployment)) == ("Completed", "1 of 2 rounds are done.")
     same_bytes(run, alone, 1)
@@ -110,10 +138,10 @@ def test_a_worker_killed_with_its_process_is_found_and_the_next_slot_goes_on(ben
 
 def test_a_round_survives_a_restart_of_the_server(bench: Bench, alone: Path) -> None:
     run = bench.home / "restarted"
-    deployment = bench.register(run)["next-round"]
+    deployment = bench.register(run, env={FREEZE: ROLLOUTS})["next-round"]
     bench.worker()
     going_on = bench.start(deployment)
-    writer = freeze(run, "rounds/0001/rollouts/shard-00000.parquet")
+    writer = frozen(run)
     bench.restart_server()
     os.kill(writer, signal.SIGCONT)
     assert bench.end_of(going_on) == ("Completed", "1 of 2 rounds are done.")
@@ -145,21 +173,22 @@ def test_a_cancelled_round_is_cancelled_and_a_worker_that_leaves_leaves_a_run_to
     bench: Bench, alone: Path
 ) -> None:
     run = bench.home / "stopped"
-    ensure_automation(zombies(silence_seconds=12, tag="stopped"))
-    deployment = bench.register(run, tags=("stopped",))["next-round"]
+    deployment = bench.register(run, tags=("stopped",), env={FREEZE: ROLLOUTS})["next-round"]
     bench.worker()
     flow_run = bench.start(deployment)
-    writer = freeze(run, "rounds/0001/rollouts/shard-00000.parquet")
+    writer = frozen(run)
     bench.set_state(flow_run, "CANCELLING")
     let_go_when_told_to_stop(writer)
     assert bench.end_of(flow_run)[0] == "Cancelled"
     assert bench.inner(run)["round-0001"] == "Cancelled"
     until(lambda: "Cancelled flow run 'stopped'" in bench.worker_log())  # before that the worker would cancel a retry
-    bench.retry(flow_run)
-    freeze(run, "rounds/0001/rewards/shard-00000.parquet")
-    bench.tell_worker(signal.SIGTERM)  # a worker that leaves kills what it started, and says nothing about it
-    bench.await_worker()
-    assert bench.end_of(flow_run)[0] == "Crashed"
+    bench.register(run, tags=("stopped",), env={FREEZE: REWARDS})
+    with taken_for_dead("stopped"):
+        bench.retry(flow_run)
+        frozen(run, but=writer)
+        bench.tell_worker(signal.SIGTERM)  # a worker that leaves kills what it started, and says nothing about it
+        bench.await_worker()
+        assert bench.end_of(flow_run)[0] == "Crashed"
     bench.worker()
     bench.retry(flow_run)
     until(lambda: bench.state(flow_run)[0] not in ("Crashed", "Cancelled"))

@@ -5,7 +5,10 @@ import re
 import shutil
 
 import pytest
+from left_alone import train_here
 from support import TINY, digests
+
+from grpo_core.config import load_config
 
 
 def reruns(output: str) -> set[tuple[int, str]]:
@@ -25,7 +28,7 @@ def test_a_changed_run_ends_like_a_new_one_with_that_config(command, finished_ru
     # Rollouts and plan stay; advantages are z-scores, and only epsilon makes them differ.
     assert (1, "score_rewards") in reruns(done.stdout)
     assert not {(1, "plan_round"), (1, "generate_rollouts"), (0, "filter_prompts")} & reruns(done.stdout)
-    assert command("train", TINY, "--run-dir", fresh, *sets).returncode == 0
+    train_here(fresh, load_config(TINY, ["reward.correct=2.0"], rounds=1))
     here = digests(changed)
     assert {name: here[name] for name in digests(fresh)} == digests(fresh)
     (line,) = (changed / "config-changes.jsonl").read_text().splitlines()
@@ -46,8 +49,8 @@ def test_keys_that_no_stage_reads_run_nothing_again(command, finished_run, tmp_p
 @pytest.mark.slow
 def test_models_that_retention_removed_are_made_again_where_a_harmed_round_needs_them(command, tmp_path):
     run = tmp_path / "run"
-    sets = ["--set", "retention.policies=1", "--set", "retention.trainer_states=1", "--set", "evaluation.every=9"]
-    assert command("train", TINY, "--run-dir", run, "--rounds", "4", *sets).returncode == 0
+    keep = ["retention.policies=1", "retention.trainer_states=1"]
+    train_here(run, load_config(TINY, [*keep, "evaluation.every=9"], rounds=4))
     whole = digests(run)
     assert not (run / "rounds/0002/policy/model.safetensors").exists()
     shard = run / "rounds/0003/rollouts/shard-00001.parquet"
@@ -57,8 +60,8 @@ def test_models_that_retention_removed_are_made_again_where_a_harmed_round_needs
     assert digests(run) == whole
     # An evaluation that would be due now is not worth that: it stays away, and the run is whole.
     new_home = {"PREFECT_LOCAL_STORAGE_PATH": str(tmp_path / "results")}  # no result of another run helps
-    every = ["--set", "evaluation.every=1"]
-    done = command("train", TINY, "--run-dir", run, "--rounds", "4", *sets[:4], *every, **new_home)
+    every = [word for key in (*keep, "evaluation.every=1") for word in ("--set", key)]
+    done = command("train", TINY, "--run-dir", run, "--rounds", "4", *every, **new_home)
     assert done.returncode == 0, done.stdout + done.stderr
     assert not (run / "rounds/0002/evaluation").exists()
     refused = command("evaluate", run, "--round", "2")

@@ -20,7 +20,9 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]  # run by `make torture`, without pytest's settings
 
 from launcher import Launcher  # noqa: E402
+from stores import templates  # noqa: E402
 from support import TINY, digests, mlflow_record, prefect_server  # noqa: E402
+from warm import running  # noqa: E402
 
 MOST_POINTS = 120  # a whole tiny run passes about three times as many
 
@@ -79,7 +81,7 @@ def main(kills: int, seed: int) -> int:
     """Run it all and report; 1 when any run differs."""
     tell = Console()
     began = time.monotonic()
-    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as scratch:
+    with templates(), running(), tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as scratch:
         folder = Path(scratch)
         with prefect_server(folder / "prefect") as environment:
             launcher = Launcher(environment)

@@ -4,10 +4,17 @@ import shutil
 from pathlib import Path
 
 import pytest
+import stores
 from mlflow import MlflowClient
 from recorded_run import make_run, write_evaluation, write_prompts, write_round, write_start
 
 from tasks.run import Run
+
+
+@pytest.fixture(scope="session", autouse=True)
+def copied_tables() -> None:
+    """MLflow's tables from a copy here too."""
+    stores.copy_tables()
 
 
 @pytest.fixture(scope="module")

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from known_answers import name_of
+from left_alone import train_here
 from support import ROOT, TINY, digests
 
 from flows.stages import stages_of
@@ -14,22 +15,12 @@ from grpo_core.config import load_config
 from grpo_core.schemas import EVALUATION, ROLLOUTS
 from tasks import generate_rollouts, update_policy
 from tasks.promotion_record import decision_about
-from tasks.retention import apply_retention
 from tasks.run import Run, create_or_open, open_run, round_folder
 from tasks.stage import execute
 from tasks.start_policy import start_of
 
 # So high a rate that no greedy answer of a policy is left after a round.
 SHAPE = ["update.learning_rate=0.03", "generation.group_size=4", "evaluation.samples=0", "promotion.resamples=500"]
-
-
-def open_tiny(folder: Path, overrides: list[str], rounds: int) -> Run:
-    return create_or_open(str(folder), load_config(TINY, [*SHAPE, *overrides], rounds=rounds))[0]
-
-
-def do(run: Run, number: int) -> None:
-    for _, stage in stages_of(run, number):
-        execute(stage, run, number)
 
 
 def reward(name: str, known: list[str]) -> list[str]:
@@ -39,8 +30,10 @@ def reward(name: str, known: list[str]) -> list[str]:
 @pytest.fixture(scope="module")
 def known(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     """The greedy answers of the starting policy."""
-    run = open_tiny(tmp_path_factory.mktemp("known") / "run", reward("keeps", []), rounds=1)
-    do(run, 0)
+    config = load_config(TINY, [*SHAPE, *reward("keeps", [])], rounds=1)
+    run = create_or_open(str(tmp_path_factory.mktemp("known") / "run"), config)[0]
+    for _, stage in stages_of(run, 0):
+        execute(stage, run, 0)
     table = run.artifact(round_folder(0, "evaluation")).read_table(EVALUATION)
     return sorted({name_of(text) for text in table["text"].to_pylist()})
 
@@ -53,10 +46,8 @@ def digest(run: Run, number: int, kind: str) -> str:
 def went_back(known: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Three rounds, the last from the policy of the first; treat it as read-only."""
     folder = tmp_path_factory.mktemp("back") / "run"
-    run = open_tiny(folder, [*reward("leaves", known), "promotion.go_back=when_refused"], rounds=3)
-    for number in range(4):
-        do(run, number)
-        apply_retention(run, number)
+    config = load_config(TINY, [*SHAPE, *reward("leaves", known), "promotion.go_back=when_refused"], rounds=3)
+    train_here(folder, config)
     return folder
 
 
@@ -104,10 +95,7 @@ FAULTS = [
 @pytest.mark.slow
 def test_a_worse_candidate_is_left_and_a_killed_run_has_the_same_bytes(known, command, tmp_path):
     overrides = [*reward("keeps", known), "promotion.go_back=when_worse"]
-    alone = open_tiny(tmp_path / "alone/run", overrides, rounds=2)
-    for number in range(3):
-        do(alone, number)
-        apply_retention(alone, number)  # as a run does: nobody needs the checkpoints of a finished update
+    alone = train_here(tmp_path / "alone/run", load_config(TINY, [*SHAPE, *overrides], rounds=2))
     record = decision_about(alone, 1)["training"]
     assert (record["decision"], record["is_worse"], record["figures"]["difference"]) == ("refused", True, -1.0)
     assert start_of(alone, 2) == 0

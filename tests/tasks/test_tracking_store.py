@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import pytest
+import warm
 from mlflow import MlflowClient
 from mlflow.server.constants import (
     ARTIFACT_ROOT_ENV_VAR,
@@ -66,7 +67,7 @@ def test_a_status_told_in_vain_is_told_again(tmp_path):
     assert held(run)["demo"]["info"][0] == "FAILED"
 
 
-def test_a_server_that_comes_up_late_gets_the_whole_record(tmp_path, empty_store):
+def test_a_server_that_comes_up_late_gets_the_whole_record(warm_process, tmp_path, empty_store):
     port = free_port()
     run = make_run(tmp_path, tracking={"uri": f"http://127.0.0.1:{port}"})
     write_start(run)
@@ -86,7 +87,9 @@ def test_a_server_that_comes_up_late_gets_the_whole_record(tmp_path, empty_store
     }
     code = f"from mlflow.server import app; app.run('127.0.0.1', {port}, threaded=True)"
     with (tmp_path / "server.log").open("wb") as log:
-        server = subprocess.Popen([sys.executable, "-c", code], env=os.environ | environment, stdout=log, stderr=log)
+        server = subprocess.Popen(
+            [*warm.program(), "python", "-c", code], env=os.environ | environment, stdout=log, stderr=log
+        )
     try:
         await_server(f"http://127.0.0.1:{port}/health", server, tmp_path / "server.log")
         assert tracker.sync([]) is None

@@ -72,3 +72,22 @@ def test_settings_of_a_ppo_part_that_is_off_change_no_fingerprint():
     assert config(gamma=0.5, alpha_rounds=7) == config()
     assert config(alpha_end=0.5) != config()
     assert config(alpha_end=0.5, gamma=0.5) != config(alpha_end=0.5)
+
+
+def test_how_many_ranks_and_what_they_hold_change_no_fingerprint_but_adapters_do():
+    def config(**update: object) -> dict[str, object]:
+        return dict(STAGE.config(Run("unused", RunConfig(update=update))))
+
+    assert not {"ranks", "gradient_checkpointing", "lora"} & config()["update"].keys()
+    assert config(ranks=8, gradient_checkpointing=True) == config()
+    assert config(lora={"rank": 8}) != config()
+    assert config(lora={"rank": 8}) != config(lora={"rank": 16})
+
+
+def test_an_adapter_needs_the_files_of_the_first_policy_alone(tmp_path):
+    def models(**update: object) -> list[str]:
+        run, _ = create_or_open(str(tmp_path / "run"), RunConfig(update=update))
+        return STAGE.models(run, 3)
+
+    assert models() == ["rounds/0002/policy", "rounds/0002/trainer_state"]
+    assert models(lora={}) == ["rounds/0000/policy", "rounds/0002/trainer_state"]

@@ -9,6 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from vllm_policy import SECOND_END, VLLM, needs_vllm, save_small_policy, small_policy
 
 from grpo_core.artifacts import Artifact, ArtifactWriter, Fingerprint
@@ -16,10 +18,11 @@ from grpo_core.canary import CANARY_FILE, check_canary
 from grpo_core.config import RunConfig
 from grpo_core.errors import NotHere, UserError
 from grpo_core.generation.check import check_engine
-from grpo_core.generation.engine import Completion, GenerationConfig, Request, SamplingParams
-from grpo_core.generation.fleet import EngineFleet
+from grpo_core.generation.engine import Completion, GenerationConfig, Request, SamplingParams, generate_batches
+from grpo_core.generation.fleet import EngineFleet, share_out
 from grpo_core.generation.open import open_engine
 from grpo_core.generation.shards import RolloutJob, make_shards
+from grpo_core.generation.vllm_config import vllm_seed
 from grpo_core.models import ModelConfig
 from grpo_core.schemas import ROLLOUTS
 from grpo_core.seeding import hash64
@@ -121,6 +124,16 @@ def test_logprobs_are_the_trainers_and_ends_are_told_right(fleet: EngineFleet, p
 
 @pytest.mark.slow
 @needs_vllm
+def test_batches_side_by_side_are_those_of_one_after_the_other(fleet: EngineFleet) -> None:
+    batches, sampling = [requests_of(number, size=2) for number in range(3)], SamplingParams(1.0, 1.0, 0, 20)
+    heard: list[tuple[int, int]] = []
+    together = list(generate_batches(fleet, batches, sampling, lambda done, total: heard.append((done, total))))
+    assert together == [fleet.generate(batch, sampling) for batch in batches]
+    assert heard[-1] == (18, 18)
+
+
+@pytest.mark.slow
+@needs_vllm
 def test_top_k_and_top_p_cut_the_distribution_and_its_logprobs(fleet: EngineFleet) -> None:
     (group,) = fleet.generate([Request("a", [1, 70, 80], [hash64(i) for i in range(30)])], SamplingParams(1, 1, 2, 1))
     chances = {completion.token_ids[0]: np.exp(completion.logprobs[0]) for completion in group}
@@ -177,6 +190,31 @@ def test_an_engine_that_never_starts_is_given_up_with_its_own_words(policy: Path
     ):
         engine.probe([1, 2])
     assert tried.read_text() == "x\n" * 2
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({}, ["4", "5", "6", "7"]),
+        ({"tensor_parallel": 2}, ["4,5", "6,7"]),
+        ({"tensor_parallel": 3}, ["4,5,6"]),
+        ({"engines": 2}, ["4", "5"]),
+    ],
+)
+def test_each_engine_sees_gpus_of_its_own(
+    settings: dict[str, int], expected: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5,6,7")
+    assert share_out(torch.device("cuda"), config(**settings)) == expected
+    assert share_out(torch.device("cpu"), config()) == [""]
+    with pytest.raises(NotHere, match="asks for 3 x 2 GPUs and 4 can be seen"):
+        share_out(torch.device("cuda"), config(engines=3, tensor_parallel=2))
+
+
+@given(st.integers(0, 2**64 - 1), st.integers(1, 63))
+def test_seeds_fit_vllm_and_every_bit_but_the_last_counts(seed: int, bit: int) -> None:
+    assert 0 <= vllm_seed(seed) < 2**63
+    assert vllm_seed(seed) != vllm_seed(seed ^ (1 << bit))
 
 
 def test_what_is_missing_or_does_not_fit_is_one_sentence_that_names_the_mend(tmp_path: Path) -> None:

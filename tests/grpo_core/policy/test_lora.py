@@ -19,7 +19,7 @@ from grpo_core.policy.config import UpdateConfig
 from grpo_core.policy.form import inspect_model
 from grpo_core.policy.job import UpdateJob, run_job
 from grpo_core.policy.logprobs import completion_logprobs
-from grpo_core.policy.lora import base_alone, first_adapter_weight, load_base_with_adapter, merge
+from grpo_core.policy.lora import base_alone, first_adapter_weight, load_base_with_adapter, merge, require_mergeable
 from grpo_core.policy.lora_config import LoraConfig
 from grpo_core.schemas import no_progress
 
@@ -159,6 +159,14 @@ def test_first_weights_depend_on_seed_and_name_alone() -> None:
 def test_layers_that_can_not_be_merged_are_refused(models: Path, targets: tuple[str, ...]) -> None:
     with pytest.raises(UserError, match=r"update\.lora\.targets"):
         load_base_with_adapter(models / "tied", CPU, torch.float32, LoraConfig(targets=targets), 0)
+
+
+def test_an_adapter_that_no_file_could_take_up_is_refused(models: Path) -> None:
+    model = load_base_with_adapter(models / "tied", CPU, torch.float32, LoraConfig(targets=("q_proj",)), 0)
+    names = [f"model.layers.{number}.self_attn.q_proj.weight" for number in range(3)]
+    require_mergeable(model, names)
+    with pytest.raises(UserError, match=r"'model\.layers\.2\.self_attn\.q_proj'"):
+        require_mergeable(model, names[:2])
 
 
 @pytest.mark.parametrize("lora", [{"rank": 0}, {"alpha": 0.0}, {"targets": []}, {"dropout": 0.1}])

@@ -51,17 +51,20 @@ def metrics(folder: Path) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(("size", "name"), [(2, name) for name in EXACT] + [(4, name) for name in BY_FOUR])
+@pytest.mark.slow
 def test_ranks_leave_what_one_process_leaves(done: Path, size: int, name: str) -> None:
     one, many = done / "by-1" / name, done / f"by-{size}" / name
     assert distance(tensors(one), tensors(many)) < TOLERANCE
     expected, found = metrics(one), metrics(many)
-    assert found["steps"] == expected["steps"] > 0
+    assert found["steps"] == expected["steps"]
+    assert (found["steps"] > 0) == (name != "nothing-to-learn")
     assert found == pytest.approx(expected, rel=TOLERANCE, abs=TOLERANCE)
     rows = zip(*(pq.read_table(folder / "steps.parquet").to_pylist() for folder in (one, many)), strict=True)
     for row, other in rows:
         assert other == row | {"gradient_share": pytest.approx(row["gradient_share"], abs=TOLERANCE)}
 
 
+@pytest.mark.slow
 def test_gradients_of_ranks_are_those_of_one_process(done: Path) -> None:
     # After one step the first moment is a tenth of the clipped gradient.
     first = [tensors(done / f"by-{size}" / "one-step" / "trainer_state") for size in (1, 2, 4)]
@@ -74,6 +77,7 @@ def test_gradients_of_ranks_are_those_of_one_process(done: Path) -> None:
 
 @pytest.mark.parametrize("size", [1, 2, 4])
 @pytest.mark.parametrize("kind", ["", "-lora"])
+@pytest.mark.slow
 def test_a_checkpoint_of_two_ranks_goes_on_with_any_number(done: Path, size: int, kind: str) -> None:
     undisturbed = tensors(done / "by-1" / f"long{kind}")
     assert distance(undisturbed, tensors(done / f"by-{size}" / f"resumed{kind}")) < TOLERANCE
@@ -84,12 +88,14 @@ def files(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
+@pytest.mark.slow
 def test_the_same_ranks_leave_the_same_bytes(done: Path) -> None:
     assert files(done / "by-2" / "plain") == files(done / "by-2" / "plain-again")
     assert files(done / "by-2" / "long") == files(done / "by-2" / "resumed")
     assert files(done / "by-2" / "plain") == files(done / "by-2" / "recomputed")
 
 
+@pytest.mark.slow
 def test_the_files_are_those_of_one_process(done: Path) -> None:
     for name in ("plain", "lora"):
         one, two = files(done / "by-1" / name), files(done / "by-2" / name)
@@ -100,6 +106,7 @@ def test_the_files_are_those_of_one_process(done: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["bfloat16", "lora-bfloat16"])
+@pytest.mark.slow
 def test_computing_in_bfloat16_keeps_float32_beside_it(done: Path, name: str) -> None:
     one, two = (tensors(done / f"by-{size}" / name) for size in (1, 2))
     assert distance(one, two) < 0.01
