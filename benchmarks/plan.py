@@ -1,8 +1,8 @@
 """What ``grpo-rounds plan`` says against what a process takes: ``python -m benchmarks.plan``.
 
 Builds models of several shapes with random weights, runs one update and one batch of rollouts of each in a process of
-its own, and compares the most that the kernel ever held for it (VmHWM) with the estimate. Linux; about two minutes on
-two cores.
+its own, and compares the most that the kernel ever held for it (VmHWM) with the estimate. Linux; a few minutes
+on two cores.
 """
 
 import json
@@ -174,7 +174,7 @@ def estimated(case: Case, folder: Path, stage: str, base: int) -> dict[str, int]
     if stage == "update_policy":
         groups = case.groups // case.minibatches
         lengths = Lengths(case.prompt, case.prompt, case.completion, case.completion)
-        held = largest_held(model_config, shape, update_config(case), groups, case.group_size, lengths)
+        held = largest_held(model_config, update_config(case), groups, case.group_size, lengths)
         return update_memory(shape, held, compute_bytes=4, base=base, reference=case.kl_coef > 0, on_cpu=True)
     return generation_memory(
         shape,

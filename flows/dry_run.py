@@ -57,8 +57,6 @@ def describe(config: RunConfig, folder: str, out: Console) -> None:
         ("evaluation", f"{evaluations} times, greedy and {config.evaluation.samples} samples a prompt"),
         ("rounds", f"{config.rounds:,}"),
     ]
-    if plan := summary_line(config):
-        lines.append(("plan", plan))
     for name, text in lines:
         out.print(f"{name:>11}  {escape(text)}", soft_wrap=True)
     for line in describe_changes(folder, config):
@@ -69,6 +67,8 @@ def describe(config: RunConfig, folder: str, out: Console) -> None:
             check()
         except NotHere as error:
             lacking.append(str(error))
+    if not lacking and (plan := summary_line(config)):
+        out.print(f"{'plan':>11}  {escape(plan)}", soft_wrap=True)
     for problem in lacking:
         out.print(f"\nNot on this machine: {escape(problem)}", soft_wrap=True)
     verdict = "but this machine can't run it as it stands" if lacking else "and this machine has what it needs"

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.markup import escape
@@ -14,15 +15,17 @@ from grpo_core.config import RunConfig
 from grpo_core.errors import NotHere, UserError
 from grpo_core.estimate.machine import GIB, Machine, gpus, memory_bytes, refuse_too_many, this_machine
 from grpo_core.estimate.memory import CPU_HELPERS, StageMemory, update_memory
-from grpo_core.estimate.run import Estimate, estimate_run, over
 from grpo_core.estimate.shapes import shape_of
 from grpo_core.estimate.source import source_config
-from grpo_core.estimate.work import Lengths
 from grpo_core.models import resolve_device, source_tokenizer
 from grpo_core.prompts.config import SourceConfig
 from grpo_core.prompts.filters_tokens import prompt_token_ids
 from grpo_core.prompts.known import REASONING_GYM
 from grpo_core.prompts.sources import load_rows, local_path
+
+if TYPE_CHECKING:
+    from grpo_core.estimate.run import Estimate
+    from grpo_core.estimate.work import Lengths
 
 _ROWS = 64  # of each source, whose prompts are turned to ids
 _MEAN_SHARE = 2  # an answer takes half of generation.max_new_tokens, unless the user says otherwise
@@ -36,19 +39,23 @@ def make_plan(
     folders: tuple[Path, ...] = (),
     mean_completion: int | None = None,
     tflops: float | None = None,
-) -> Estimate:
+) -> "Estimate":
     """The estimate for a run, on a machine or on this one.
 
     Raises:
         UserError: the model's config can't be had.
     """
+    from grpo_core.estimate.run import estimate_run  # traces, and so takes seconds to import
+
     found = source_config(config.model, model_config, folders)
     machine = machine or this_machine(config.model, tflops)
     return estimate_run(config, found, lengths_of(config, mean_completion), machine)
 
 
-def lengths_of(config: RunConfig, mean_completion: int | None = None) -> Lengths:
+def lengths_of(config: RunConfig, mean_completion: int | None = None) -> "Lengths":
     """Tokens of prompts, from the first rows of the sources that lie on this machine; else assumed from the limits."""
+    from grpo_core.estimate.work import Lengths
+
     most = config.generation.max_new_tokens
     mean = min(most, mean_completion or -(-most // _MEAN_SHARE))
     limit = config.data.max_prompt_tokens
@@ -112,7 +119,7 @@ def refuse_what_cannot_fit(config: RunConfig, model_folder: str | None = None) -
         )
 
 
-def _capacity(stage: StageMemory, estimate: Estimate, config: RunConfig) -> int:
+def _capacity(stage: StageMemory, estimate: "Estimate", config: RunConfig) -> int:
     """Bytes that one process of a stage may take."""
     machine = estimate.machine
     if machine.device == "cuda":
@@ -138,6 +145,7 @@ def plan_session(
         UserError: a stage needs more than there is, or the model's config can't be had.
     """
     from flows.cli import echo_json
+    from grpo_core.estimate.run import over
 
     estimate = make_plan(
         config,
@@ -175,7 +183,7 @@ def hours(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:,.0f} h"
 
 
-def _print(estimate: Estimate, config: RunConfig, out: Console) -> None:
+def _print(estimate: "Estimate", config: RunConfig, out: Console) -> None:
     shape, lengths, disk = estimate.shape, estimate.lengths, estimate.disk
     trained = f", {shape.adapter / 1e6:,.1f} M of adapters trained" if shape.adapter else ""
     out.print(f"{config.model.name}: {shape.parameters / 1e6:,.0f} M parameters{trained}", markup=False)
@@ -214,6 +222,8 @@ def _print(estimate: Estimate, config: RunConfig, out: Console) -> None:
 
 def summary_line(config: RunConfig) -> str | None:
     """The estimate for this machine in one line, or None where it can't be made."""
+    from grpo_core.estimate.run import over
+
     try:
         estimate = make_plan(config)
     except Exception:  # an estimate never stops anything by its own failure

@@ -1,9 +1,12 @@
 """Bytes of each stage by what they hold. Plain numbers in, bytes by component out; nothing is looked up."""
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from grpo_core.estimate.shapes import Shape
-from grpo_core.estimate.trace import Held
+
+if TYPE_CHECKING:
+    from grpo_core.estimate.trace import Held
 
 MIB = 2**20
 CPU_BASE = 750 * MIB
@@ -20,6 +23,8 @@ _HOLES = 0.65
 _AMONG_THEM = 0.5
 """Of a pass's small blocks, and of small gradients, which come to lie among them while they live: what glibc keeps in
 holes. Fitted to runs of benchmarks/plan.py."""
+_HOLES_AT_ONCE = 0.2
+"""Of small blocks where a step is one micro-batch: no gradient lies among them when they are most."""
 _LOGIT_COPIES = 5  # float32: what the head gives, scaled, shifted, exponentials, padded to blocks
 
 
@@ -39,7 +44,7 @@ class StageMemory:
 
 def update_memory(
     shape: Shape,
-    held: Held | None,
+    held: "Held | None",
     *,
     compute_bytes: int,
     base: int,
@@ -56,7 +61,8 @@ def update_memory(
     and head, a layer, the next one on its way and its buffer; then there are whole gradients before they are summed.
 
     Args:
-        held: of the largest micro-batch; None: not known, and left out.
+        held: of the largest micro-batch; None: not known, and left out. Where it is a step's only one, gradients come
+            as its activations go, and count as far as they are there at the highest point.
         compute_bytes: of a weight in forward passes and in the reference.
         base: of the process.
         reference: whether the KL wants a reference policy.
@@ -75,10 +81,14 @@ def update_memory(
         whole = compute_bytes * (shape.root + shape.layer) + _FLOAT32 * max(shape.root, 2 * shape.layer)
         found["whole gradients"] = 0 if shape.adapter else whole
     if held is not None:
-        found["activations"] = held.activations
-        found["logits"] = held.most - held.activations
-        holes = _HEAP_TOP + _HOLES * held.small + _AMONG_THEM * (0 if shape.adapter else _FLOAT32 * shape.small)
-        found["allocator"] = int(holes) if on_cpu else 0
+        if held.gradients is None:
+            holes = _HOLES * held.small + _AMONG_THEM * (0 if shape.adapter else _FLOAT32 * shape.small)
+        else:
+            found["gradients"], holes = held.gradients, _HOLES_AT_ONCE * held.small
+        passes = held.most - (held.gradients or 0)
+        found["activations"] = min(held.activations, passes)
+        found["logits"] = passes - found["activations"]
+        found["allocator"] = int(_HEAP_TOP + holes) if on_cpu else 0
     return {name: size for name, size in (found | {"process": base}).items() if size}
 
 
@@ -134,17 +144,19 @@ def vllm_memory(
     tensor_parallel: int,
     weight_bytes: int,
     cache_bytes: int | None,
+    row_bytes: int,
 ) -> dict[str, int]:
     """Bytes a device of a vLLM engine: it takes its share of the device whole, and what weights leave is its cache.
 
-    PagedAttention (Kwon et al. 2023, arXiv 2309.06180). A tenth of the share is left to activations and CUDA graphs,
-    an assumption.
+    PagedAttention (Kwon et al. 2023, arXiv 2309.06180). A tenth is left to activations and CUDA graphs, an
+    assumption: of the share, or of the weights where the cache has a size of its own.
 
     Args:
         cache_bytes: where the config says how large the cache is; None: what is left.
+        row_bytes: of the longest completion's keys and values, without room for which nothing is generated.
     """
     weights = -(-shape.parameters * weight_bytes // tensor_parallel)
     share = int(device_bytes * memory_share)
-    working = share // 10
-    left = max(0, share - weights - working)
+    working = (share if cache_bytes is None else weights) // 10
+    left = max(-(-row_bytes // tensor_parallel), share - weights - working)
     return {"weights": weights, "KV cache": left if cache_bytes is None else cache_bytes, "activations": working}

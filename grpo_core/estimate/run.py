@@ -1,7 +1,7 @@
 """A whole run: every stage's bytes, a round's tokens, seconds and disk, for a config, a model and a machine."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -23,6 +23,7 @@ from grpo_core.estimate.trace import Held
 from grpo_core.estimate.work import Lengths, expected_form, largest_held, packed
 
 _GIB = 2**30
+_COMPILED_LAUNCH = 0.1  # of what transformers takes to start a layer: vLLM replays CUDA graphs; an assumption
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +88,8 @@ class _Planner:
         config, lengths = self.config, self.lengths
         memory = [self._generate_memory(), self._score_memory(), self._update_memory(), self._evaluate_memory()]
         times = [self._generate_time(), self._update_time(), self._evaluate_time()]
+        if config.cluster.address is not None:
+            self.notes.append("the cluster's machines (cluster.address) are taken to be like the one planned for")
         rounds, every = config.rounds, config.evaluation.every
         evaluations = sum(number % every == 0 or number == rounds for number in range(rounds + 1))
         rollouts = self.groups * config.generation.group_size
@@ -146,6 +149,9 @@ class _Planner:
             tensor_parallel=settings.tensor_parallel,
             weight_bytes=self.weight_bytes,
             cache_bytes=None if gib is None else int(gib * _GIB),
+            row_bytes=(self.lengths.prompt_most + self.lengths.completion_most)
+            * self.shape.key_value_numbers
+            * self.weight_bytes,
         )
         return found | {"process": self.base}
 
@@ -183,7 +189,6 @@ class _Planner:
         try:
             held = largest_held(
                 self.model_config,
-                self.shape,
                 update,
                 groups,
                 self.config.generation.group_size,
@@ -207,17 +212,18 @@ class _Planner:
 
     def _engine_time(self, stage: str, groups: int, prompts: int, each: int) -> StageTime:
         generation, lengths = self.config.generation, self.lengths
-        engines, rows = 1, prompts * each
+        engines, rows, rates = 1, prompts * each, self.machine.rates
         if generation.engine == "vllm":
             settings = generation.vllm
             engines = settings.engines or max(1, self.machine.devices // settings.tensor_parallel)
+            rates = replace(rates, launch=rates.launch * _COMPILED_LAUNCH)
             cache = self._vllm_memory()["KV cache"] * settings.tensor_parallel
             row = (lengths.prompt_most + lengths.completion_mean) * self.shape.key_value_numbers * self.weight_bytes
             rows = max(1, min(rows, settings.max_sequences, cache // row))
         batches = -(-groups * each // rows)
         work, seconds = generation_seconds(
             self.shape,
-            self.machine.rates,
+            rates,
             batches=batches,
             prompts=max(1, rows // each),
             rows=rows,
@@ -242,7 +248,7 @@ class _Planner:
 
     def _update_time(self) -> StageTime:
         update, lengths = self.config.update, self.lengths
-        form = expected_form(self.model_config, self.shape, lengths.prompt_most + lengths.completion_most)
+        form = expected_form(self.model_config, lengths.prompt_most + lengths.completion_most)
         minibatches = min(update.minibatches, self.groups)
         batches = packed(
             form,
@@ -297,7 +303,7 @@ def _mends(stage: StageMemory, estimate: Estimate, config: RunConfig) -> list[st
                 mends.append("set update.lora to {}")
         return mends or ["take a smaller model.name"]
     if generation.engine == "vllm":
-        return ["lower generation.vllm.memory_share or kv_cache_gib", "raise generation.vllm.tensor_parallel"]
+        return ["raise generation.vllm.tensor_parallel", "lower generation.vllm.memory_share or kv_cache_gib"]
     if stage.stage == "score_rewards":
         return ["choose a reward without a model of its own (reward.name)"]
     if found["weights"] > stage.total // 2:

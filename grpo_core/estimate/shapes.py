@@ -5,7 +5,6 @@ from typing import Any
 
 import torch
 
-from grpo_core.policy.form import attention_crossover
 from grpo_core.policy.lora_config import LoraConfig
 
 SMALL_BYTES = 2**25
@@ -28,7 +27,6 @@ class Shape:
     layer: int  # parameters of one decoder layer
     root: int  # parameters of embedding and head together
     small: int  # parameters in tensors whose float32 gradient is a small block to glibc
-    crossover: float  # as LogprobForm
     context: int | None  # most tokens of prompt and completion; None: no bound is known
     adapter: int = 0  # parameters that LoRA trains
 
@@ -56,7 +54,6 @@ def shape_of(model_config: Any, lora: LoraConfig | None = None) -> Shape:
     parameters = sum(weight.numel() for weight in model.parameters())
     small = sum(weight.numel() for weight in model.parameters() if weight.nbytes < SMALL_BYTES)
     ends = embedding.numel() + (0 if head is embedding else head.numel())
-    crossover = attention_crossover(model)
     adapter = 0
     if lora is not None:
         from grpo_core.policy.lora import add_adapter
@@ -76,7 +73,6 @@ def shape_of(model_config: Any, lora: LoraConfig | None = None) -> Shape:
         layer=(parameters - ends) // text.num_hidden_layers,
         root=ends,
         small=small,
-        crossover=crossover,
         context=getattr(text, "max_position_embeddings", None),
         adapter=adapter,
     )

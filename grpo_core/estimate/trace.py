@@ -30,11 +30,12 @@ _DEPTHS = (2, 3)
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """Bytes of one micro-batch beside weights, gradients and moments."""
+    """Bytes of one micro-batch beside weights, moments, and gradients of earlier micro-batches."""
 
     activations: int  # when the last layer's output is there
     most: int  # at the highest point of both passes
     small: int  # thereof in storages of less than SMALL_BYTES
+    gradients: int | None  # thereof of weights; None: they lie there from earlier micro-batches of the step
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +44,7 @@ class Peak:
 
     most: int
     small: int
+    gradients: int
 
 
 def trace_microbatch(
@@ -55,6 +57,7 @@ def trace_microbatch(
     dtype: torch.dtype = torch.float32,
     recomputed: bool = False,
     lora: LoraConfig | None = None,
+    accumulates: bool = True,
 ) -> Held:
     """What one micro-batch holds. Models of more layers than three are traced with two and with three.
 
@@ -66,6 +69,7 @@ def trace_microbatch(
         dtype: of the weights; with autocast an adapter's are float32.
         recomputed: layers are computed again in the backward pass.
         lora: adapters to train instead of the weights.
+        accumulates: there are earlier micro-batches in the step, and so gradients.
 
     Raises:
         Exception: whatever an architecture raises that looks at the values of its tensors.
@@ -79,14 +83,18 @@ def trace_microbatch(
             add_adapter(model, lora)
         with FakeTensorMode(allow_non_fake_inputs=True), recomputed_layers(model) if recomputed else nullcontext():
             _make_fake(model, torch.float32 if autocast else dtype)
-            found.append(count_bytes(model, batch, form, temperature, autocast))
+            found.append(count_bytes(model, batch, form, temperature, autocast, accumulates))
     first, last, more = found[0], found[-1], layers - depths[-1]
     # Each pass by itself: which of the two is the higher may change on the way from few layers to many.
-    most, small = max(
-        (peak.most + more * (peak.most - before.most), peak.small + more * (peak.small - before.small))
+    most, small, gradients = max(
+        (
+            peak.most + more * (peak.most - before.most),
+            peak.small + more * (peak.small - before.small),
+            peak.gradients + more * (peak.gradients - before.gradients),
+        )
         for peak, before in ((last.forward, first.forward), (last.backward, first.backward))
     )
-    return Held(last.trunk + more * (last.trunk - first.trunk), most, small)
+    return Held(last.trunk + more * (last.trunk - first.trunk), most, small, None if accumulates else gradients)
 
 
 def _cut(model_config: Any, depth: int) -> Any:
@@ -99,13 +107,20 @@ def _cut(model_config: Any, depth: int) -> Any:
 
 
 def count_bytes(
-    model: Any, batch: Microbatch, form: LogprobForm, temperature: float = 1.0, autocast: bool = False
+    model: Any,
+    batch: Microbatch,
+    form: LogprobForm,
+    temperature: float = 1.0,
+    autocast: bool = False,
+    accumulates: bool = True,
 ) -> "LiveBytes":
-    """Make both passes, on tensors real or fake, with the gradients of earlier micro-batches in place."""
-    for weight in model.parameters():
-        if weight.requires_grad:
-            weight.grad = torch.empty_like(weight)
+    """Make both passes, on tensors real or fake. See ``trace_microbatch``."""
     live = LiveBytes()
+    for weight in model.parameters():
+        if weight.requires_grad and accumulates:
+            weight.grad = torch.empty_like(weight)
+        elif weight.requires_grad:
+            weight.register_post_accumulate_grad_hook(live.gradient_done)
     for tensor in (*model.parameters(), *model.buffers()):
         live.leave_out(tensor)
         if tensor.grad is not None:
@@ -138,8 +153,8 @@ class LiveBytes(TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._known: Any = WeakIdKeyDictionary()
-        self._now = self._small = self.trunk = 0
-        self.forward = self.backward = Peak(0, 0)
+        self._now = self._small = self._gradients = self.trunk = 0
+        self.forward = self.backward = Peak(0, 0, 0)
 
     def leave_out(self, tensor: Tensor) -> None:
         """Do not count what was there before."""
@@ -151,7 +166,11 @@ class LiveBytes(TorchDispatchMode):
 
     def forward_done(self) -> None:
         """What is higher from here on belongs to the backward pass."""
-        self.forward, self.backward = self.backward, Peak(0, 0)
+        self.forward, self.backward = self.backward, Peak(0, 0, 0)
+
+    def gradient_done(self, weight: Tensor) -> None:
+        """A weight's gradient is there to stay."""
+        self._gradients += weight.nbytes
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = function(*args, **(kwargs or {}))
@@ -162,7 +181,7 @@ class LiveBytes(TorchDispatchMode):
                 self._add(size)
                 weakref.finalize(storage, self._add, -size)
         if self._now > self.backward.most:
-            self.backward = Peak(self._now, self._small)
+            self.backward = Peak(self._now, self._small, self._gradients)
         return result
 
     def _add(self, size: int) -> None:

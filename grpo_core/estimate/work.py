@@ -6,11 +6,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from grpo_core.estimate.shapes import Shape
+from grpo_core.estimate.shapes import meta_model
 from grpo_core.estimate.trace import Held, trace_microbatch
 from grpo_core.policy.batching import Microbatch, TrainingRollout, microbatches
 from grpo_core.policy.config import UpdateConfig
-from grpo_core.policy.form import exceeds_window
+from grpo_core.policy.form import attention_crossover, exceeds_window
 from grpo_core.policy.logprobs import LogprobForm
 
 
@@ -24,14 +24,14 @@ class Lengths:
     completion_most: int
 
 
-def expected_form(model_config: Any, shape: Shape, longest: int) -> LogprobForm:
+def expected_form(model_config: Any, longest: int) -> LogprobForm:
     """What ``inspect_model`` will most likely find; it tries the model out, and here there are no weights."""
     text = model_config.get_text_config()
     return LogprobForm(
         shared_prefix=not exceeds_window(text, longest),
         chunked_head=True,
         softcap=getattr(text, "final_logit_softcapping", None),
-        crossover=shape.crossover,
+        crossover=attention_crossover(meta_model(model_config)),
     )
 
 
@@ -55,7 +55,6 @@ def packed(
 
 def largest_held(
     model_config: Any,
-    shape: Shape,
     update: UpdateConfig,
     groups: int,
     group_size: int,
@@ -72,17 +71,19 @@ def largest_held(
         compute: precision of forward passes: one process casts to it, ranks gather their weights in it.
     """
 
-    form = expected_form(model_config, shape, lengths.prompt_most + lengths.completion_most)
-    found = [
-        trace_microbatch(
+    form = expected_form(model_config, lengths.prompt_most + lengths.completion_most)
+    found = []
+    for completion in {lengths.completion_most, lengths.completion_mean}:
+        batches = packed(form, update, groups, group_size, lengths.prompt_most, completion)
+        held = trace_microbatch(
             model_config,
-            packed(form, update, groups, group_size, lengths.prompt_most, completion)[0],
+            batches[0],
             form,
             autocast=compute is not torch.float32 and update.ranks == 1,
             dtype=torch.float32 if update.ranks == 1 and update.lora is None else compute,
             recomputed=update.gradient_checkpointing,
             lora=update.lora,
+            accumulates=len(batches) > 1 or update.ranks > 1,
         )
-        for completion in {lengths.completion_most, lengths.completion_mean}
-    ]
+        found.append(held)
     return max(found, key=lambda held: held.most)

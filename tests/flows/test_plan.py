@@ -131,6 +131,8 @@ def test_the_commands(command, tmp_path: Path) -> None:
     assert told["fits"] is True
     assert set(told["bytes"]) == {"generate_rollouts", "score_rewards", "update_policy", "evaluate_policy"}
 
+    assert "update_policy), about" in command("train", TINY, "--run-dir", tmp_path / "dry", "--dry-run").stdout
+
     recipe = ROOT / "configs/gsm8k-qwen2.5-1.5b.yaml"
     small = command("plan", recipe, "--gpus", "1", "--gpu-memory", "12", "--set", "generation.vllm.memory_share=0.5")
     assert small.returncode == 2

@@ -65,11 +65,13 @@ def test_an_adapter_has_rank_times_in_and_out_of_each_target() -> None:
 
 def test_an_update_holds_sixteen_bytes_a_parameter_and_the_reference(shape: Shape) -> None:
     count = shape.parameters
-    found = update_memory(shape, Held(100, 130, 0), compute_bytes=2, base=7, reference=True, on_cpu=False)
+    found = update_memory(shape, Held(100, 130, 0, None), compute_bytes=2, base=7, reference=True, on_cpu=False)
     assert found == {
         "weights": 4 * count, "gradients": 4 * count, "moments": 8 * count, "reference": 2 * count,
         "activations": 100, "logits": 30, "process": 7,
     }  # fmt: skip
+    at_once = update_memory(shape, Held(100, 130, 0, 20), compute_bytes=2, base=7, reference=True, on_cpu=False)
+    assert at_once == found | {"gradients": 20, "logits": 10}
     without = update_memory(shape, None, compute_bytes=2, base=0, reference=False, on_cpu=False)
     assert sum(without.values()) == 16 * count
 
@@ -114,12 +116,19 @@ def test_the_cache_has_the_room_that_the_engine_s_own_has(prompt: int, completio
 
 def test_vllm_takes_its_share_and_caches_in_what_is_left(shape: Shape) -> None:
     found = vllm_memory(
-        shape, device_bytes=10_000, memory_share=0.8, tensor_parallel=2, weight_bytes=2, cache_bytes=None
+        shape, device_bytes=10_000, memory_share=0.8, tensor_parallel=2, weight_bytes=2, cache_bytes=None, row_bytes=9
     )
     assert sum(found.values()) == 8000
     assert found["weights"] == shape.parameters
-    told = vllm_memory(shape, device_bytes=10_000, memory_share=0.8, tensor_parallel=2, weight_bytes=2, cache_bytes=5)
+    told = vllm_memory(
+        shape, device_bytes=10_000, memory_share=0.8, tensor_parallel=2, weight_bytes=2, cache_bytes=5, row_bytes=9
+    )
     assert told["KV cache"] == 5
+    tight = vllm_memory(
+        shape, device_bytes=100, memory_share=0.8, tensor_parallel=2, weight_bytes=2, cache_bytes=None, row_bytes=9
+    )
+    assert tight["KV cache"] == 5
+    assert sum(tight.values()) > 100
 
 
 def batch_of(prompt: int, completions: list[int]) -> Microbatch:

@@ -20,4 +20,5 @@ def test_memory_is_told_within_a_fifth(stage: str, tmp_path: Path) -> None:
     base, most = measured(CASE, tmp_path, stage)
     parts = estimated(CASE, tmp_path, stage, base)
     assert sum(parts.values()) == pytest.approx(most, rel=0.2)
-    assert base < most / 2  # the estimate can't be right by what the process takes anyway
+    # Nor is it right only by what the process takes anyway.
+    assert sum(parts.values()) - base == pytest.approx(most - base, rel=0.3)

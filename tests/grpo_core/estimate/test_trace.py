@@ -4,7 +4,6 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, LlamaConfig, Qwen2Config
 
-from grpo_core.estimate.shapes import shape_of
 from grpo_core.estimate.trace import Held, count_bytes, trace_microbatch
 from grpo_core.estimate.work import Lengths, expected_form, largest_held, packed
 from grpo_core.policy.config import UpdateConfig
@@ -27,7 +26,7 @@ def config_of(layers: int, family: type = LlamaConfig):
 
 
 def batch_and_form(config):
-    form = expected_form(config, shape_of(config), 32)
+    form = expected_form(config, 32)
     return packed(form, UPDATE, 4, 4, 12, 20)[0], form
 
 
@@ -43,7 +42,7 @@ def test_fake_tensors_take_the_bytes_of_real_ones(family: type, recomputed: bool
     else:
         real = count_bytes(model, batch, form)
     fake = trace_microbatch(config, batch, form, recomputed=recomputed)
-    assert fake == Held(real.trunk, max(real.forward.most, real.backward.most), fake.small)
+    assert fake == Held(real.trunk, max(real.forward.most, real.backward.most), fake.small, None)
     assert real.trunk > 0
 
 
@@ -53,6 +52,18 @@ def test_seven_layers_are_told_from_two_and_three() -> None:
     real = count_bytes(AutoModelForCausalLM.from_config(config, attn_implementation="sdpa").eval(), batch, form)
     found = trace_microbatch(config, batch, form)
     assert (found.activations, found.most) == (real.trunk, max(real.forward.most, real.backward.most))
+
+
+def test_a_step_of_one_micro_batch_makes_its_gradients_on_the_way() -> None:
+    config = config_of(2)
+    batch, form = batch_and_form(config)
+    model = AutoModelForCausalLM.from_config(config, attn_implementation="sdpa").eval()
+    real = count_bytes(model, batch, form, accumulates=False)
+    found = trace_microbatch(config, batch, form, accumulates=False)
+    assert found.most == max(real.forward.most, real.backward.most)
+    assert real.forward.gradients == 0
+    assert found.gradients in (0, real.backward.gradients)
+    assert all(weight.grad is not None for weight in model.parameters())
 
 
 def test_each_setting_that_saves_memory_saves_some() -> None:
@@ -66,9 +77,8 @@ def test_each_setting_that_saves_memory_saves_some() -> None:
 
 def test_the_larger_of_long_and_of_mean_completions_counts() -> None:
     config = config_of(2)
-    shape = shape_of(config)
-    small = largest_held(config, shape, UPDATE, 4, 4, Lengths(12, 12, 20, 20))
-    assert largest_held(config, shape, UPDATE, 4, 4, Lengths(12, 12, 20, 60)).most >= small.most
-    assert largest_held(config, shape, UPDATE, 4, 4, Lengths(12, 12, 2, 20)).most >= small.most
+    small = largest_held(config, UPDATE, 4, 4, Lengths(12, 12, 20, 20))
+    assert largest_held(config, UPDATE, 4, 4, Lengths(12, 12, 20, 60)).most >= small.most
+    assert largest_held(config, UPDATE, 4, 4, Lengths(12, 12, 2, 20)).most >= small.most
     half = UPDATE.model_copy(update={"tokens_per_microbatch": 100})
-    assert largest_held(config, shape, half, 4, 4, Lengths(12, 12, 20, 20)).most < small.most
+    assert largest_held(config, half, 4, 4, Lengths(12, 12, 20, 20)).most < small.most
