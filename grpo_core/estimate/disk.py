@@ -7,7 +7,7 @@ from grpo_core.estimate.shapes import Shape
 TOKEN_BYTES = 7.0
 """A token in a Parquet file of rollouts, its id, logprob and text: 10,000 rollouts of 1,000 tokens took 70 MB."""
 ROLLOUT_BYTES = 600
-"""A rollout's rows in the other tables of its round (measured on small runs)."""
+"""A rollout's rows in the other tables of its round; assumed."""
 _FLOAT32 = 4
 
 
