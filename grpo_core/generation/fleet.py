@@ -158,7 +158,7 @@ class EngineFleet:
                     if count != heard and total:
                         heard = count
                         progress(count, total)
-                yield answers[order]
+                yield answers.pop(order)
         finally:
             for engine in list(self._engines.values()):
                 if any(order in orders for order in engine.orders):  # a late answer must not meet the next question
