@@ -14,7 +14,7 @@ import threading
 import time
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 
 from grpo_core import interrupt
@@ -158,7 +158,8 @@ class Lease:
         self._renewer.join()
         if self._lost is None:
             given_back = replace(self._holder, renewals=self._holder.renewals + 1, free=True)
-            self._objects.put_if(self._path, given_back.to_bytes(), self._tag)
+            with suppress(OSError):  # a store that is gone by now: the lease runs out by itself
+                self._objects.put_if(self._path, given_back.to_bytes(), self._tag)
 
     def _may_take(self, seen: Seen) -> bool:
         holder = Holder.from_bytes(seen.data, self._path)

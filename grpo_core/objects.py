@@ -158,7 +158,7 @@ class Objects:
         bucket, key = self._split(path)
         found = [entry["Key"] for entry in self._list(bucket, key, "")]
         for name in found:
-            if name == key or name.startswith(f"{key}/"):
+            if not key or name == key or name.startswith(f"{key}/"):
                 self._call("delete_object", Bucket=bucket, Key=name)
 
     def uploads(self, path: str) -> list[Upload]:

@@ -15,13 +15,8 @@ class Overlay(Store):
     """
 
     def __init__(self, own: Store, beneath: Store, owns: Callable[[str], bool]) -> None:
-        self.fs, self.root, self.is_local, self.uri, self._objects = (
-            own.fs,
-            own.root,
-            own.is_local,
-            own.uri,
-            own._objects,
-        )
+        self.fs, self.root, self.is_local, self.uri = own.fs, own.root, own.is_local, own.uri
+        self._objects = own._objects
         self._own, self._beneath, self._owns = own, beneath, owns
 
     def serving(self, relative: str) -> Store:
