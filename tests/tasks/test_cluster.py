@@ -15,7 +15,7 @@ from grpo_core.cluster import ClusterConfig
 from grpo_core.config import RunConfig
 from grpo_core.errors import UserError
 from grpo_core.storage import Store
-from tasks.cluster import in_chunks, is_on_cluster, opened, ticket
+from tasks.cluster import _connect, in_chunks, is_on_cluster, opened, ticket
 from tasks.run import create_or_open
 
 
@@ -83,6 +83,17 @@ def ray_address(object_store) -> Iterator[str]:
 
 
 @pytest.mark.slow
+def test_more_than_the_cluster_has_is_refused(ray_address):
+    import ray
+
+    try:
+        with pytest.raises(UserError, match="cluster asks for 1 GPU a worker, and the whole cluster has 0"):
+            _connect(ClusterConfig(address=ray_address), {"num_cpus": 1, "num_gpus": 1})
+    finally:
+        ray.shutdown()
+
+
+@pytest.mark.slow
 def test_workers_and_driver_killed_it_ends_with_the_bytes_of_a_run_without_ray(
     ray_address, command, finished_run, object_store, tmp_path
 ):
@@ -94,10 +105,6 @@ def test_workers_and_driver_killed_it_ends_with_the_bytes_of_a_run_without_ray(
     for key, value in settings.items():
         train += ["--set", f"cluster.{key}={value}"]
     environment = object_store.environment | {"RAY_USAGE_STATS_ENABLED": "0"}
-
-    greedy = command(*train, "--set", "cluster.gpus_per_engine=1", **environment)
-    assert greedy.returncode == 2
-    assert "cluster asks for 1 GPU a worker, and the whole cluster has 0" in greedy.stderr
 
     # The worker that dies after its first shard is not begun again: the run stops, and what was finished stays.
     failed = command(*train, "--set", "cluster.retries=0", **environment)
@@ -124,8 +131,6 @@ def _shards(store: Store) -> list[str]:
 
 
 def test_an_address_that_nobody_answers_is_one_sentence(tmp_path):
-    from tasks.cluster import _connect
-
     pytest.importorskip("ray")
     with pytest.raises(UserError, match="can't be reached"):
         _connect(ClusterConfig(address="127.0.0.1:1"), {"num_cpus": 1, "num_gpus": 0})
