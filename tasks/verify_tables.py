@@ -151,7 +151,8 @@ def _against_prompts(
 
 def prompt_pools(run: Run) -> list[str]:
     """The folders of prompts: ``prompts``, and those that were added to the running run."""
-    names = (entry.rstrip("/").rsplit("/", 1)[-1] for entry in run.store.fs.ls(run.store.root, detail=False))
+    store = run.store.serving("prompts")  # the parent's, where the run is a branch
+    names = (entry.rstrip("/").rsplit("/", 1)[-1] for entry in store.fs.ls(store.root, detail=False))
     return sorted(name for name in names if name == "prompts" or name.startswith("prompts-"))
 
 

@@ -12,13 +12,14 @@ import pytest
 from support import ROOT, digests
 
 from flows.branch import Wish, make_branch, plan_branch
-from flows.stages import examine
+from flows.stages import examine, stages_of
 from grpo_core.errors import UserError
 from grpo_core.schemas import ADVANTAGES, STEPS
 from tasks.branch_report import Report
 from tasks.rescore import compare_advantages
 from tasks.run import open_run
 from tasks.tracking import Tracker
+from tasks.verify import verify_run
 
 ODD = "support:odd_bytes"  # on the tiny run's rollouts a reward that differs within groups
 
@@ -227,3 +228,12 @@ def test_advantages_side_by_side_by_hand() -> None:
     same = compare_advantages(before, before)
     assert (same.sign_changed, same.correlation) == (0.0, pytest.approx(1.0))
     assert compare_advantages(before, advantages([("a", 2.0, True), ("a", 2.0, True)])).correlation is None
+
+
+def test_a_branch_is_verified_like_any_run(run: Path) -> None:
+    place, _ = branch(run, advantage="rank")
+    report = verify_run(
+        open_run(str(place)), lambda opened, number: [stage for _, stage in stages_of(opened, number)], mlflow=False
+    )
+    assert report.as_dict()["differences"] == []
+    assert report.checked["rollouts"] > 0
