@@ -84,7 +84,9 @@ def load_source_model(config: ModelConfig, seed: int) -> tuple[Any, Any]:
     source, options = source_options(config)
     try:
         tokenizer = AutoTokenizer.from_pretrained(source, **options)
-        model = AutoModelForCausalLM.from_pretrained(source, dtype=torch.float32, **options)
+        # PEFT's own search for an adapter would ask a hub that is away, again and again.
+        adapters = {"local_files_only": options["local_files_only"]}
+        model = AutoModelForCausalLM.from_pretrained(source, dtype=torch.float32, adapter_kwargs=adapters, **options)
     except (OSError, ValueError, LookupError, ImportError, SafetensorError) as error:
         first = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".:")
         raise UserError(f"model.name '{config.name}' can't be loaded ({first}); mend it or give another.") from error
