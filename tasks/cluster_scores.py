@@ -11,6 +11,7 @@ from grpo_core.artifacts import Artifact, ArtifactWriter
 from grpo_core.rewards import smoothing
 from grpo_core.rewards.config import RewardConfig
 from tasks.cluster import in_chunks, on_cluster, opened, ticket
+from tasks.reward_tables import is_sound, open_tables
 from tasks.run import Run
 
 
@@ -33,8 +34,6 @@ def scores_on_cluster(
     Returns:
         Tables with too many failed checks, as Arrow streams by name: whether they are written depends on the round.
     """
-    from tasks.score_round import is_sound, open_tables
-
     reward = RewardConfig.model_validate_json(config)
     doubtful = {}
     with opened(order) as run, open_tables(run, round_number, reward, past) as tables:

@@ -12,9 +12,9 @@ from grpo_core.generation.open import open_engine
 from grpo_core.schemas import PROMPTS, Progress
 from tasks import filter_prompts
 from tasks.pools import held_out_sources
+from tasks.reward_tables import open_reward
 from tasks.run import Run, round_folder
 from tasks.score_rewards import reward_inputs, reward_key
-from tasks.score_round import open_reward
 from tasks.stage import TASK_OPTIONS, Stage, Writers, execute, input_digest
 
 STAGE_VERSION = 1

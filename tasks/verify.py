@@ -8,8 +8,8 @@ from collections.abc import Callable, Container, Sequence
 
 from grpo_core.errors import UserError
 from grpo_core.schemas import Progress, no_progress
+from tasks.reward_tables import open_reward
 from tasks.run import Run, round_folder
-from tasks.score_round import open_reward
 from tasks.stage import Stage
 from tasks.verify_again import recompute, recompute_evaluation, recompute_sure, unsure_rewards
 from tasks.verify_artifacts import prove_artifacts
