@@ -68,9 +68,9 @@ def check_function(
         (question, ask), (answer, reply), (said, say) = (_pipe(stack) for _ in range(3))
         channel = (question.fileno(), reply.fileno())
         asking = (answer.fileno(), ask.fileno(), say.fileno())
-        code_orders = (tuple(code), *channel, limits.output_bytes)
+        code_orders = (tuple(code), limits.output_bytes)
         code_side = stack.enter_context(Sandbox(candidate, code_orders, limits, channel))
-        test_orders = (tuple(tests), tuple(to_run), helpers, entry_point, *asking, limits.output_bytes)
+        test_orders = (tuple(tests), tuple(to_run), helpers, entry_point, limits.output_bytes)
         test_side = stack.enter_context(Sandbox(examiner, test_orders, limits, asking))
         for end in (question, reply, answer, ask, say):
             end.close()
@@ -94,7 +94,7 @@ def check_program(code: Sequence[Sources], test: StdinTest, limits: Limits) -> F
     with ExitStack() as stack:
         (up, ready), (printed, output) = (_pipe(stack) for _ in range(2))
         given = stack.enter_context(MemoryFile(test.input.encode("utf-8", "surrogatepass")))
-        orders = (tuple(code), ready.fileno())
+        orders = (tuple(code),)
         running = stack.enter_context(
             Sandbox(program, orders, limits, [ready.fileno()], standard_input=given, standard_output=output.fileno())
         )

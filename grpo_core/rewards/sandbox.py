@@ -78,7 +78,7 @@ class Sandbox:
         module: of ``inside``.
         orders: what ``confine`` returns there; plain data.
         limits: see ``Limits``.
-        passed: descriptors that the process gets, under the same numbers.
+        passed: descriptors that the process gets, in this order; ``confine`` returns their numbers there.
         standard_input, standard_output: descriptors, or None for nothing.
     """
 
@@ -94,7 +94,7 @@ class Sandbox:
         bounds = (limits.memory_bytes, limits.processes, int(limits.seconds) + 2, _SCRATCH_BYTES, _own_user())
         script = f"from {module.__name__} import main; main()"
         with ExitStack() as stack:
-            descriptor = stack.enter_context(MemoryFile(wire.pack((bounds, orders))))
+            descriptor = stack.enter_context(MemoryFile(wire.pack(((*bounds, tuple(passed)), orders))))
             rules = filter_program()
             filtered = [] if rules is None else [stack.enter_context(MemoryFile(rules))]
             seccomp = [argument for number in filtered for argument in ("--seccomp", str(number))]
@@ -160,7 +160,7 @@ def why_unusable() -> str | None:
         return f"needs bubblewrap, which is not installed; {_INSTALL}"
     ready, ready_end = os.pipe()
     try:
-        with Sandbox(program, ((("",),), ready_end), Limits(10.0, 1 << 30, 8, 1 << 10), [ready_end]) as trial:
+        with Sandbox(program, ((("",),),), Limits(10.0, 1 << 30, 8, 1 << 10), [ready_end]) as trial:
             os.close(ready_end)
             if os.read(ready, 1):
                 return None

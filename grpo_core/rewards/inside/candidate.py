@@ -20,9 +20,7 @@ _MODULE = "solution"  # not __main__: a demonstration under the usual guard is n
 
 def main() -> None:
     """Serves one check, then ends at once: threads that the code left behind don't hold it up."""
-    alternatives, source_end, sink_end, most_bytes = confine()
-    for descriptor in (source_end, sink_end):
-        os.set_inheritable(descriptor, False)  # programs that the code starts do not get the channel
+    (source_end, sink_end), (alternatives, most_bytes) = confine()
     module = types.ModuleType(_MODULE)
     sys.modules[_MODULE] = module
 

@@ -16,21 +16,24 @@ if TYPE_CHECKING:
     from typing import Any
 
 _OPEN_FILES = 64
+_FIRST_FREE = 3  # after the standard three
 _RECURSION = 1100  # the harness's own frames lie below those of the code, which may count on the usual 1000
 
 
-def confine() -> tuple[Any, ...]:
+def confine() -> tuple[list[int], tuple[Any, ...]]:
     """Reads the orders from the descriptor in ``argv[1]``, sets the limits found there, silences standard error.
 
     Started by root it becomes a user that owns no file and no other process, because the kernel excepts root from its
-    limit on processes; with the user go all capabilities. What is left of the orders is returned.
+    limit on processes; with the user go all capabilities. Returned are the descriptors that were passed, numbered from
+    3 on (what code finds open, and so its verdict, doesn't depend on what its parent holds), and the orders' rest.
     """
     descriptor = int(sys.argv[1])
     with open(descriptor, "rb") as orders:
-        (memory_bytes, processes, cpu_seconds, file_bytes, user), rest = wire.unpack(orders.read())
+        (memory_bytes, processes, cpu_seconds, file_bytes, user, passed), rest = wire.unpack(orders.read())
     silent = os.open(os.devnull, os.O_RDWR)
     os.dup2(silent, 2)
     os.close(silent)
+    descriptors = _renumbered(passed)
     for limit, value in (
         (resource.RLIMIT_AS, memory_bytes),
         (resource.RLIMIT_CPU, cpu_seconds),
@@ -51,7 +54,19 @@ def confine() -> tuple[Any, ...]:
         setattr(builtins, name, sys.exit)  # Python without its site module lacks them
     del sys.argv[1:]
     arguments: tuple[Any, ...] = rest
-    return arguments
+    return descriptors, arguments
+
+
+def _renumbered(descriptors: Sequence[int]) -> list[int]:
+    copies = [os.dup(descriptor) for descriptor in descriptors]  # each gets the lowest free number: they only rise
+    for descriptor in descriptors:
+        os.close(descriptor)
+    numbers = list(range(_FIRST_FREE, _FIRST_FREE + len(copies)))
+    for copy, number in zip(copies, numbers, strict=True):
+        if copy != number:
+            os.dup2(copy, number, inheritable=False)
+            os.close(copy)
+    return numbers
 
 
 def first_compiled(alternatives: Sequence[Sequence[str]]) -> list[CodeType]:

@@ -64,7 +64,7 @@ def _in_math(name: str) -> bool:
 
 def main() -> None:
     """Serves one check."""
-    tests, to_run, helpers, entry_point, source_end, sink_end, verdict_end, most_bytes = confine()
+    (source_end, sink_end, verdict_end), (tests, to_run, helpers, entry_point, most_bytes) = confine()
 
     def say(line: str) -> None:
         os.write(verdict_end, " ".join(line.split())[:_DETAIL].encode("utf-8", "replace") + b"\n")

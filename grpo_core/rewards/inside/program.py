@@ -8,7 +8,7 @@ from grpo_core.rewards.inside.confine import confine, first_compiled
 
 def main() -> None:
     """Runs it to its end, with the exit status that it would have as a script."""
-    alternatives, ready_end = confine()
+    (ready_end,), (alternatives,) = confine()
     os.write(ready_end, b"ready\n")
     os.close(ready_end)
     names = vars(__main__)

@@ -6,6 +6,7 @@ import struct
 import subprocess
 import sys
 import time
+from contextlib import ExitStack
 from pathlib import Path
 
 import psutil
@@ -55,7 +56,8 @@ def f():
 
 
 @needs_sandbox
-def test_open_descriptors_are_the_standard_ones_and_the_channel() -> None:
+@pytest.mark.parametrize("held", [0, 100], ids=["few are open here", "many are open here"])
+def test_open_descriptors_are_the_standard_ones_and_the_channel(held: int) -> None:
     code = """
 import os
 def f():
@@ -65,7 +67,10 @@ def f():
         except OSError: pass
     return kinds
 """
-    assert told(code) == [0o2, 0o2, 0o2, 0o1, 0o1]  # three character devices, two pipes
+    with ExitStack() as stack:
+        for _ in range(held):
+            stack.callback(os.close, os.dup(0))
+        assert told(code) == [0o2, 0o2, 0o2, 0o1, 0o1]  # three character devices, two pipes
 
 
 @needs_sandbox
