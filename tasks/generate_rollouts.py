@@ -11,9 +11,11 @@ from grpo_core.artifacts import ArtifactWriter
 from grpo_core.canary import CANARY_FILE
 from grpo_core.diagnostics import rollout_metrics
 from grpo_core.schemas import ROLLOUTS, Progress, shifted
+from tasks.early_scores import scoring_early
 from tasks.pools import pools_digest
 from tasks.rollout_shards import open_generator, shards_of
 from tasks.run import Run, round_folder
+from tasks.score_rewards import past_smoothing, scoring_digest
 from tasks.stage import TASK_OPTIONS, Stage, Writers, execute, input_digest
 from tasks.start_policy import start_of
 
@@ -43,8 +45,14 @@ def _compute(run: Run, round_number: int, writers: Writers, progress: Progress) 
     shards = shards_of(run, round_number)
     pending = [shard for shard in shards if not writer.has(shard.name)]
     total, missing = (group_size * sum(len(shard.prompt_ids) for shard in some) for some in (shards, pending))
-    with open_generator(run, round_number, writer) as generator:
-        for _ in generator.generate(pending, shifted(progress, total - missing, total)):
+    with (
+        scoring_early(
+            run, round_number, writer, scoring_digest(run, round_number), past_smoothing(run, round_number)
+        ) as early,
+        open_generator(run, round_number, writer) as generator,
+    ):
+        for shard in generator.generate(pending, shifted(progress, total - missing, total)):
+            early(shard.name)
             interrupt.safe_point()
         generator.ensure_canary()
     return finished_rollouts(writer)

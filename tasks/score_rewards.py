@@ -13,11 +13,12 @@ from grpo_core.rewards.config import RewardConfig
 from grpo_core.rewards.score import needs_reference, reward_code, reward_settings
 from grpo_core.schemas import Progress
 from tasks import initial_policy
+from tasks.early_scores import taken
 from tasks.pools import pools_digest, training_sources_at
 from tasks.round_labels import labels_input, scoring_labels
 from tasks.run import Run, round_folder
 from tasks.score_round import score_round
-from tasks.stage import TASK_OPTIONS, Stage, Writers, execute, input_digest
+from tasks.stage import TASK_OPTIONS, Stage, Writers, execute, input_digest, input_manifest
 
 STAGE_VERSION = 2
 
@@ -64,6 +65,11 @@ def scoring_inputs(run: Run, round_number: int) -> Mapping[str, str]:
     return inputs
 
 
+def scoring_digest(run: Run, round_number: int) -> str:
+    """One name for all that decides a round's rewards besides its rollouts. Raises InputMissing."""
+    return digest_json([round_number, reward_key(run.config.reward), scoring_inputs(run, round_number), run.identity])
+
+
 def past_smoothing(run: Run, round_number: int) -> smoothing.State:
     """The state of smoothing after the round before; empty where there is none."""
     if not run.config.reward.smoothing or round_number <= 1:
@@ -74,7 +80,9 @@ def past_smoothing(run: Run, round_number: int) -> smoothing.State:
 
 def _compute(run: Run, round_number: int, writers: Writers, progress: Progress) -> Mapping[str, float]:
     past = past_smoothing(run, round_number)
-    return score_round(run, round_number, run.config.reward, writers["rewards"], past, progress)
+    rollouts = input_manifest(run, round_folder(round_number, "rollouts"))
+    early = taken(scoring_digest(run, round_number), rollouts.files)
+    return score_round(run, round_number, run.config.reward, writers["rewards"], past, progress, early)
 
 
 STAGE = Stage(

@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -36,11 +37,13 @@ def score_round(
     writer: ArtifactWriter,
     past: smoothing.State,
     progress: Progress,
+    made: Mapping[str, pa.Table] = MappingProxyType({}),
 ) -> Mapping[str, float]:
     """Leave a table of rewards for each shard of a round's finished rollouts, and what ``Scorer.finish`` adds.
 
     Args:
         past: the state of smoothing after the round before.
+        made: tables of shards that are scored already and not yet written.
 
     Returns:
         The round's metrics.
@@ -51,6 +54,7 @@ def score_round(
     source = run.artifact(round_folder(round_number, "rollouts"))
     shards, rollouts = source.tables(), input_manifest(run, source.folder).rows
     with open_scorer(run, round_number, config, writer, past, rollouts) as scorer:
+        scorer.take(made)
         scorer.score_ahead(shards, progress)
         for number, name in enumerate(shards):
             scorer.score(name)
@@ -82,8 +86,12 @@ class Scorer:
         self._said = tables.said
         self._limit = _Limit(config.max_unchecked, rollouts, round_number)
         self._completions: list[Sequence[int]] = []
-        self._from_workers: dict[str, pa.Table] = {}
+        self._made: dict[str, pa.Table] = {}  # and not written
         self._doubtful: dict[str, pa.Table] = {}
+
+    def take(self, made: Mapping[str, pa.Table]) -> None:
+        """Take tables of shards that ``score`` is going to be asked for."""
+        self._made |= made
 
     def score_ahead(self, names: Sequence[str], progress: Progress = no_progress) -> None:
         """Where the run has a cluster, have its workers score what is not there yet; ``score`` then finds it."""
@@ -95,9 +103,7 @@ class Scorer:
             self._writer.take_up_marked(missing)
             progress(sum(map(self._writer.has, names)), len(names))
 
-        self._from_workers |= score_on_cluster(
-            self._run, self._round, self._config, self._past, self._writer, missing, look
-        )
+        self._made |= score_on_cluster(self._run, self._round, self._config, self._past, self._writer, missing, look)
 
     def score(self, name: str) -> pa.Table:
         """The rewards of one shard, written unless they are there already.
@@ -109,8 +115,8 @@ class Scorer:
             rollouts = self._tables.rollouts(name)
             table = read_parquet(self._writer.store, self._writer.artifact.file(name), REWARDS)
             self._limit.add(table)
-        elif name in self._from_workers:
-            rollouts, table = self._tables.rollouts(name), self._from_workers.pop(name)
+        elif name in self._made:
+            rollouts, table = self._tables.rollouts(name), self._made.pop(name)
             self._keep(name, table)
         else:
             rollouts, table = self._tables.make(name)

@@ -36,6 +36,7 @@ __all__ = [
     "Reward",
     "RewardConfig",
     "build_reward",
+    "checks_aside",
     "needs_reference",
     "reward_code",
     "reward_fingerprint",
@@ -150,6 +151,15 @@ def build_reward(
                 function.close()
 
     return Reward(composite(parts, config, past or {}) if config.components else parts[""], close)
+
+
+def checks_aside(config: RewardConfig) -> bool:
+    """Whether scoring neither takes a model's memory, nor runs the user's code, nor costs money.
+
+    Such a reward may be asked at any time, and twice: it works in processes of its own, or hardly at all.
+    """
+    named = [part.reward for _, _, part in _parts(config)]
+    return all(name in BUILT_IN and name != "judge" and "torch" not in BUILT_IN[name].libraries for name in named)
 
 
 def needs_reference(config: RewardConfig) -> bool:
