@@ -99,8 +99,8 @@ def microbatches(
 ) -> list[Microbatch]:
     """Pack rollouts into rows and rows of like length into micro-batches of at most so many tokens with padding.
 
-    The longest rows come first, so that memory is short at once or never. A single completion over the budget still
-    gets a micro-batch, alone.
+    The largest micro-batch comes first, so that memory is short at once or never, and what one leaves free has room for
+    the next. A single completion over the budget still gets a micro-batch, alone.
 
     Args:
         crossover: row length in tokens at which attention costs as much as the rest of the model; None: a row takes
@@ -129,7 +129,7 @@ def microbatches(
             width = packed.tokens
         batches[-1].groups.append(packed)
         batches[-1].rollouts.extend(members)
-    return batches
+    return sorted(batches, key=lambda batch: -len(batch.groups) * batch.groups[0].tokens)
 
 
 def ideal_row_tokens(prompt_tokens: int, crossover: float) -> int:

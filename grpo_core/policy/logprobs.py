@@ -18,6 +18,7 @@ from torch.distributed.fsdp import FSDPModule
 from torch.utils.checkpoint import checkpoint
 
 from grpo_core.policy.batching import PackedGroup
+from grpo_core.policy.token_logprobs import token_logprobs
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -187,13 +188,7 @@ def _from_logits(
         logits = softcap * torch.tanh(logits / softcap)
     if temperature != 1.0:
         logits = logits / temperature
-    distribution = torch.log_softmax(logits, dim=-1)
-    logprobs = distribution.gather(-1, targets.unsqueeze(-1)).squeeze(-1)
-    if not want_entropy:
-        return logprobs, torch.zeros_like(logprobs)
-    with torch.set_grad_enabled(entropy_gradient and torch.is_grad_enabled()):
-        entropy = -(distribution.exp() * distribution).sum(-1)
-    return logprobs, entropy
+    return token_logprobs(logits, targets, want_entropy, entropy_gradient)
 
 
 def _padded_inputs(groups: Sequence[PackedGroup], model: "PreTrainedModel") -> _Inputs:

@@ -11,7 +11,7 @@ from grpo_core.policy import logprobs
 from grpo_core.policy.batching import PackedGroup
 from grpo_core.policy.config import UpdateConfig
 from grpo_core.policy.form import inspect_model
-from grpo_core.policy.layers import decoder_layers, recomputed_layers
+from grpo_core.policy.layers import decoder_layers, gradient_of_rows, recomputed_layers
 from grpo_core.policy.optimizer import new_trainer_state, save_trainer_state
 from grpo_core.policy.update import update_policy
 
@@ -84,7 +84,9 @@ def test_an_update_ends_with_the_same_bytes(build: Callable[..., Any], rollouts_
         config = UpdateConfig(learning_rate=1e-2, epochs=2, minibatches=2, gradient_checkpointing=again)
         model = build()
         state = new_trainer_state(model, 0)
-        update_policy(model, build(seed=1), rollouts_of(), state, config, temperature=1.0, seed=0, round_number=1)
+        update_policy(
+            model, lambda: build(seed=1), rollouts_of(), state, config, temperature=1.0, seed=0, round_number=1
+        )
         save_trainer_state(tmp_path / str(again), model, state, master_weights=True)
     files = sorted(path.name for path in (tmp_path / "True").iterdir())
     assert files == sorted(path.name for path in (tmp_path / "False").iterdir())
@@ -95,3 +97,21 @@ def test_an_update_ends_with_the_same_bytes(build: Callable[..., Any], rollouts_
 def test_a_model_without_such_layers_is_refused_by_one_sentence() -> None:
     with pytest.raises(UserError, match=r"names no layers of Linear .*update\.gradient_checkpointing"):
         decoder_layers(nn.Linear(2, 2))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("family", ["Llama", "Qwen2", "Gemma", "Gemma2"])
+def test_gradients_of_a_tied_embedding_are_the_same_row_by_row(build: Callable[..., Any], family: str) -> None:
+    model = build(family, tie_word_embeddings=True)
+    assert model.get_output_embeddings().weight is model.get_input_embeddings().weight
+    form = inspect_model(model, 40)
+    found = []
+    for inside in (nullcontext(), gradient_of_rows(model)):
+        model.zero_grad(set_to_none=True)
+        with inside:
+            for _ in range(2):  # the second is added to what is there
+                logprobs.completion_logprobs(model, GROUPS, 0.8, False, form=form).logprobs.sum().backward()
+        found.append({name: weight.grad.clone() for name, weight in model.named_parameters()})
+    for name, expected in found[0].items():
+        assert found[1][name].layout == torch.strided
+        torch.testing.assert_close(found[1][name], expected, atol=1e-5, rtol=1e-5)
+    assert not model.get_input_embeddings().sparse
