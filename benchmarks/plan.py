@@ -175,7 +175,7 @@ def estimated(case: Case, folder: Path, stage: str, base: int) -> dict[str, int]
         groups = case.groups // case.minibatches
         lengths = Lengths(case.prompt, case.prompt, case.completion, case.completion)
         held = largest_held(model_config, update_config(case), groups, case.group_size, lengths)
-        return update_memory(shape, held, compute_bytes=4, base=base, reference=case.kl_coef > 0, on_cpu=True)
+        return update_memory(shape, held, compute_bytes=4, base=base, on_cpu=True)
     return generation_memory(
         shape,
         prompts=case.groups,

@@ -89,7 +89,7 @@ def time_update(model: Any, reference: Any, rollouts: Sequence[TrainingRollout],
     state = new_trainer_state(model, 0)
 
     def once() -> None:
-        update_policy(model, reference, rollouts, state, config, temperature=1.0, seed=0, round_number=1)
+        update_policy(model, lambda: reference, rollouts, state, config, temperature=1.0, seed=0, round_number=1)
 
     return _median(once, repetitions)
 

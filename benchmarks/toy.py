@@ -132,7 +132,7 @@ def train(recipe: Recipe, seed: int, rounds: int = ROUNDS, *, deaf: bool = False
     model.generation_config.eos_token_id = [tokenizer.eos_token_id, *marks]
     advantage = AdvantageConfig.model_validate(recipe.advantage)
     update = UpdateConfig.model_validate(UPDATE | recipe.update)
-    reference = deepcopy(model) if update.kl_coef else None
+    reference = deepcopy(model)
     sampler = deepcopy(model) if recipe.sampler == "late" else model
     engine, state, prior = TransformersEngine(sampler, tokenizer), new_trainer_state(model, seed), None
     prompts = {f"p{number}": tokenizer(text)["input_ids"] for number, text in enumerate(PROMPTS)}
@@ -175,7 +175,7 @@ def train(recipe: Recipe, seed: int, rounds: int = ROUNDS, *, deaf: bool = False
         metrics.append(
             update_policy(
                 model,
-                reference,
+                lambda: reference,
                 rollouts,
                 state,
                 update,

@@ -85,7 +85,7 @@ def _is_here(source: SourceConfig) -> bool:
 
 
 def refuse_what_cannot_fit(config: RunConfig, model_folder: str | None = None) -> None:
-    """Raises NotHere when weights, gradients, moments and reference alone are more than this machine has.
+    """Raises NotHere when weights, gradients and moments alone are more than this machine has.
 
     These four are exact, so nothing that works is refused; a model that can't be counted is not refused either.
 
@@ -105,7 +105,6 @@ def refuse_what_cannot_fit(config: RunConfig, model_folder: str | None = None) -
         None,
         compute_bytes=2 if half else 4,
         base=0,
-        reference=config.update.kl_coef > 0,
         on_cpu=on_cpu,
         ranks=1 if on_cpu else config.update.ranks,  # on a CPU they share one memory
     )

@@ -135,6 +135,13 @@ ADVANTAGES = pa.schema(
     ]
 )
 
+REFERENCE = pa.schema(
+    [
+        *_ROLLOUT_KEY,
+        _required("ref_logprobs", pa.list_(pa.float32())),  # of the KL's reference; one per completion id
+    ]
+)
+
 STEPS = pa.schema(
     [
         *_ROLLOUT_KEY,

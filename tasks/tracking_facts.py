@@ -31,10 +31,10 @@ GROUPS = {
     "promotion": "promotion",
 }
 TABLES = (
-    *("labels", "plan.parquet", "rollouts", "rewards", "difficulty", "advantages", "gates", "steps", "evaluation"),
-    "promotion",
+    *("labels", "plan.parquet", "rollouts", "rewards", "difficulty", "advantages", "gates"),
+    *("reference", "steps", "evaluation", "promotion"),
 )
-_TOLD_ELSEWHERE = ("steps",)  # their stage's metrics and seconds are its policy's
+_TOLD_ELSEWHERE = ("reference", "steps")  # their stage's metrics and seconds are its policy's
 _LONGEST_PARAM = 500
 _TREND_EVALUATIONS = 5  # the window in which reward and held-out accuracy are compared
 

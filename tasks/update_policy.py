@@ -1,7 +1,7 @@
 """Stage: move the policy towards the rollouts that beat their own group.
 
-Leaves a policy, the optimiser's state, and a table of steps: which rollouts each optimiser step took, and the share
-that each had in it.
+Leaves a policy, the optimiser's state, a table of steps (which rollouts each optimiser step took, and the share that
+each had in it), and the logprobs that the KL's reference gives the rollouts.
 """
 
 import tempfile
@@ -27,8 +27,9 @@ from tasks.run import Run, round_folder
 from tasks.stage import TASK_OPTIONS, Stage, Writers, execute, input_digest
 from tasks.start_policy import start_of
 
-STAGE_VERSION = 2
+STAGE_VERSION = 3
 STEPS_FILE = "steps.parquet"
+REFERENCE_FILE = "reference.parquet"
 
 
 def _config(run: Run) -> Mapping[str, Any]:
@@ -133,6 +134,7 @@ def _compute(run: Run, round_number: int, writers: Writers, progress: Progress) 
             trained = run_job(job, rollouts, resolve_device(config.model), checkpoints, progress)
         else:
             trained = run_ranks(job, rollouts, checkpoints, progress, stack.enter_context(_scratch(run, round_number)))
+        writers["reference"].write_table(REFERENCE_FILE, trained.reference)
         writers["steps"].write_table(STEPS_FILE, trained.steps)
         writers["trainer_state"].write_folder(trained.save_trainer_state)
         writers["policy"].write_folder(trained.save_policy)
@@ -154,12 +156,12 @@ STAGE = Stage(
     name="update_policy",
     version=STAGE_VERSION,
     # The policy comes last: it is what the next round waits for.
-    folders=lambda n: {name: round_folder(n, name) for name in ("steps", "trainer_state", "policy")},
+    folders=lambda n: {name: round_folder(n, name) for name in ("reference", "steps", "trainer_state", "policy")},
     config=_config,
     inputs=_inputs,
     compute=_compute,
     models=_models,
-    records=("steps",),
+    records=("reference", "steps"),
 )
 
 

@@ -33,6 +33,11 @@ def by_prompt(samples: Sequence[Any]) -> list[float]:
     return [(0.0, 1.0, odd)[kind] for kind, odd in zip(kinds, odd_bytes(samples), strict=True)]
 
 
+def loads(model: Any) -> Any:
+    """What ``update_policy`` takes for a reference: something that loads it, or None."""
+    return None if model is None else lambda: model
+
+
 def digests(run: Path) -> dict[str, object]:
     """Every digested file of a run by name, and what each manifest says but for its moment and its own digest."""
     found: dict[str, object] = {}

@@ -93,7 +93,7 @@ class Trainer:
         )
         update_policy(
             self.model,
-            load_policy(self.folder, CPU, torch.float32),
+            lambda: load_policy(self.folder, CPU, torch.float32),
             rollouts,
             self._state,
             config,

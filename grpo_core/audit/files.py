@@ -18,6 +18,7 @@ from grpo_core.schemas import (
     LABELS,
     PLAN,
     PROMPTS,
+    REFERENCE,
     REJECTED,
     REWARDS,
     ROLLOUTS,
@@ -37,6 +38,7 @@ SCHEMAS: dict[str, pa.Schema] = {
     "groups": GROUPS,
     "evaluation": EVALUATION,
     "labels": LABELS,
+    "reference": REFERENCE,
     "steps": STEPS,
 }
 """Tables by name, with what a run without any such file shows."""
@@ -51,6 +53,7 @@ _OF_ROUND: dict[str, tuple[str, str | None]] = {
     "groups": ("gates", "groups.parquet"),
     "evaluation": ("evaluation", None),
     "labels": ("labels", "labels.parquet"),
+    "reference": ("reference", "reference.parquet"),
     "steps": ("steps", "steps.parquet"),
 }
 _OF_PROMPTS = {"prompts": "train.parquet", "held_out": "eval.parquet", "rejected": "rejected.parquet"}

@@ -48,7 +48,6 @@ def update_memory(
     *,
     compute_bytes: int,
     base: int,
-    reference: bool,
     on_cpu: bool,
     ranks: int = 1,
 ) -> dict[str, int]:
@@ -56,16 +55,16 @@ def update_memory(
 
     Mixed precision with AdamW (ZeRO, Rajbhandari et al. 2020, arXiv 1910.02054, section 3.1): 4 bytes a parameter for
     float32 master weights, 4 for gradients, 8 for two moments. Autocast's 16-bit copies are in ``held``. With LoRA
-    gradients and moments belong to the adapter alone, the base is held in the precision of computing, and it is the
-    reference as well. ``ranks`` share all of these evenly (ZeRO-3, FSDP2) and gather what they compute with: embedding
-    and head, a layer, the next one on its way and its buffer; then there are whole gradients before they are summed.
+    gradients and moments belong to the adapter alone, and the base is held in the precision of computing. The reference
+    of the KL is gone before there are gradients, which take no less. ``ranks`` share all of these evenly (ZeRO-3,
+    FSDP2) and gather what they compute with: embedding and head, a layer, the next one on its way and its buffer; then
+    there are whole gradients before they are summed.
 
     Args:
         held: of the largest micro-batch; None: not known, and left out. Where it is a step's only one, gradients come
             as its activations go, and count as far as they are there at the highest point.
-        compute_bytes: of a weight in forward passes and in the reference.
+        compute_bytes: of a weight in forward passes.
         base: of the process.
-        reference: whether the KL wants a reference policy.
         on_cpu: whether glibc's holes are to be counted.
     """
     trained = shape.adapter or shape.parameters
@@ -73,7 +72,6 @@ def update_memory(
         "weights": _FLOAT32 * trained + (compute_bytes * shape.parameters if shape.adapter else 0),
         "gradients": _FLOAT32 * trained,
         "moments": 2 * _FLOAT32 * trained,
-        "reference": compute_bytes * shape.parameters if reference and not shape.adapter else 0,
     }
     found = {name: -(-size // ranks) for name, size in shared.items()}
     if ranks > 1:

@@ -193,6 +193,7 @@ class _Planner:
                 groups,
                 self.config.generation.group_size,
                 self.lengths,
+                device=self.machine.device,
                 compute=self.compute,
             )
         except Exception as error:  # an architecture that looks at values can't be traced: the rest is still known
@@ -202,7 +203,6 @@ class _Planner:
             held,
             compute_bytes=self.weight_bytes,
             base=self.base,
-            reference=update.kl_coef > 0,
             on_cpu=self.on_cpu,
             ranks=update.ranks,
         )
@@ -252,7 +252,7 @@ class _Planner:
         minibatches = min(update.minibatches, self.groups)
         batches = packed(
             form,
-            update,
+            update.microbatch_tokens(self.machine.device),
             -(-self.groups // minibatches),
             self.config.generation.group_size,
             lengths.prompt_mean,
@@ -288,10 +288,10 @@ def over(estimate: Estimate, config: RunConfig, capacity: Callable[[StageMemory]
 def _mends(stage: StageMemory, estimate: Estimate, config: RunConfig) -> list[str]:
     update, generation, found = config.update, config.generation, stage.components
     if stage.stage == "update_policy":
-        states = sum(found.get(name, 0) for name in ("weights", "gradients", "moments", "reference"))
+        states = sum(found.get(name, 0) for name in ("weights", "gradients", "moments"))
         mends = []
         if stage.total - states > stage.total // 4:
-            mends.append(f"lower update.tokens_per_microbatch (now {update.tokens_per_microbatch})")
+            mends.append(f"lower update.tokens_per_microbatch (now {update.microbatch_tokens(stage.device)})")
             if not update.gradient_checkpointing:
                 mends.append("set update.gradient_checkpointing to true")
         if states > stage.total // 4:

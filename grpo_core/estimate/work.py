@@ -36,9 +36,9 @@ def expected_form(model_config: Any, longest: int) -> LogprobForm:
 
 
 def packed(
-    form: LogprobForm, update: UpdateConfig, groups: int, group_size: int, prompt: int, completion: int
+    form: LogprobForm, tokens: int, groups: int, group_size: int, prompt: int, completion: int
 ) -> list[Microbatch]:
-    """The micro-batches of an optimiser step whose rollouts are all of one length, packed as the update packs them."""
+    """The micro-batches, of so many tokens at most, of an optimiser step whose rollouts are all of one length."""
     rollouts = [
         TrainingRollout(
             prompt_id=str(group),
@@ -50,7 +50,7 @@ def packed(
         for group in range(groups)
         for _ in range(group_size)
     ]
-    return microbatches(rollouts, update.tokens_per_microbatch, form.crossover if form.shared_prefix else None)
+    return microbatches(rollouts, tokens, form.crossover if form.shared_prefix else None)
 
 
 def largest_held(
@@ -60,6 +60,7 @@ def largest_held(
     group_size: int,
     lengths: Lengths,
     *,
+    device: str = "cpu",
     compute: torch.dtype = torch.float32,
 ) -> Held:
     """Of micro-batches of the longest and of mean completions, what the larger one holds.
@@ -68,13 +69,14 @@ def largest_held(
 
     Args:
         groups: of an optimiser step.
+        device: the kind it runs on.
         compute: precision of forward passes: one process casts to it, ranks gather their weights in it.
     """
 
     form = expected_form(model_config, lengths.prompt_most + lengths.completion_most)
     found = []
     for completion in {lengths.completion_most, lengths.completion_mean}:
-        batches = packed(form, update, groups, group_size, lengths.prompt_most, completion)
+        batches = packed(form, update.microbatch_tokens(device), groups, group_size, lengths.prompt_most, completion)
         held = trace_microbatch(
             model_config,
             batches[0],

@@ -8,6 +8,7 @@ from grpo_core.policy.lora_config import LoraConfig
 from grpo_core.policy.ppo_config import PPOConfig
 
 _Beta = Annotated[float, Field(ge=0, lt=1)]
+_CPU_TOKENS, _GPU_TOKENS = 1024, 8192  # of a micro-batch
 _Temperature = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 KlEstimator = Literal["k1", "k2", "k3"]
@@ -144,8 +145,11 @@ class UpdateConfig(BaseModel):
         description="Groups whose logprobs are computed once more after the update, to see whether it went "
         "where it should; 0: none. Changes no update, but what gates.direction sees.",
     )
-    tokens_per_microbatch: int = Field(
-        8192, ge=1, description="Tokens, padding included, of one forward and backward pass; bounds the memory only."
+    tokens_per_microbatch: int | None = Field(
+        None,
+        ge=1,
+        description="Tokens, padding included, of one forward and backward pass; bounds the memory only. "
+        f"null: {_CPU_TOKENS} on a CPU, which is as fast with few, {_GPU_TOKENS} on a GPU.",
     )
     old_logprobs: Literal["sampler", "trainer"] = Field(
         "sampler", description="Where the ratio's denominator comes from: the sampler, or recomputed before step one."
@@ -164,6 +168,10 @@ class UpdateConfig(BaseModel):
         "Changes no result.",
     )
     lora: LoraConfig | None = Field(None, description="Train adapters of low rank; null: all weights.")
+
+    def microbatch_tokens(self, device: str) -> int:
+        """Tokens of a micro-batch on a kind of device, as torch names it."""
+        return self.tokens_per_microbatch or (_CPU_TOKENS if device == "cpu" else _GPU_TOKENS)
 
     @model_validator(mode="after")
     def _fits_together(self) -> "UpdateConfig":

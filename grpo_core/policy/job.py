@@ -24,7 +24,7 @@ from grpo_core.policy.optimizer import load_trainer_state, new_trainer_state, sa
 from grpo_core.policy.ranks import ALONE, Ranks
 from grpo_core.policy.sharded import PolicyFiles, load_sharded, skeleton, whole_weights
 from grpo_core.policy.update import UpdateMetrics, update_policy
-from grpo_core.schemas import STEPS, Progress
+from grpo_core.schemas import REFERENCE, STEPS, Progress
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -69,6 +69,7 @@ class Trained:
 
     metrics: UpdateMetrics
     steps: pa.Table  # rows as STEPS
+    reference: pa.Table  # rows as REFERENCE: what the KL was taken against
     save_trainer_state: Callable[[Path], None]
     save_policy: Callable[[Path], None]
 
@@ -89,17 +90,17 @@ def run_job(
     """
     dtype = compute_dtype(job.model, device)
     form = _form(job, rollouts, device, dtype, ranks)
-    model, reference = _load_policy(job, device, dtype, ranks), _load_reference(job, device, dtype, ranks)
+    model = _load_policy(job, device, dtype, ranks)
     if job.trainer_state is None:
         state = new_trainer_state(model, job.seed)
     else:
         state = load_trainer_state(job.trainer_state, model)
-    steps = [STEPS.empty_table()]
+    steps, reference = [STEPS.empty_table()], [REFERENCE.empty_table()]
     # Gathered weights are in the dtype of computing already; autocast would only cast their gradients once more.
     autocast = None if dtype is torch.float32 or ranks.size > 1 else dtype
     metrics = update_policy(
         model,
-        reference,
+        _reference(job, device, dtype, ranks),
         rollouts,
         state,
         job.update,
@@ -111,6 +112,7 @@ def run_job(
         checkpoints=checkpoints,
         progress=progress,
         on_step=steps.append,
+        on_reference=reference.append,
         form=form,
         ranks=ranks,
     )
@@ -119,6 +121,7 @@ def run_job(
     return Trained(
         metrics,
         pa.concat_tables(steps),
+        pa.concat_tables(reference),
         lambda folder: save_trainer_state(folder, model, state, master_weights=master, ranks=ranks),
         lambda folder: _save_policy(folder, job, model, dtype, ranks),
     )
@@ -150,12 +153,15 @@ def _load_policy(job: UpdateJob, device: torch.device, dtype: torch.dtype, ranks
     return model
 
 
-def _load_reference(job: UpdateJob, device: torch.device, dtype: torch.dtype, ranks: Ranks) -> "PreTrainedModel | None":
-    if job.reference is None:
+def _reference(
+    job: UpdateJob, device: torch.device, dtype: torch.dtype, ranks: Ranks
+) -> "Callable[[], PreTrainedModel] | None":
+    folder = job.reference
+    if folder is None:
         return None
     if ranks.size > 1:
-        return load_sharded(job.reference, device, compute=dtype, base=dtype)
-    return load_policy(job.reference, device, dtype)
+        return lambda: load_sharded(folder, device, compute=dtype, base=dtype)
+    return lambda: load_policy(folder, device, dtype)
 
 
 def _form(

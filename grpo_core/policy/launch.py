@@ -33,6 +33,7 @@ from grpo_core.policy.rank import (
     JOB_FILE,
     METRICS_FILE,
     POLICY,
+    REFERENCE_FILE,
     RESUME,
     ROLLOUTS_FILE,
     STEPS_FILE,
@@ -40,7 +41,7 @@ from grpo_core.policy.rank import (
     end_file,
 )
 from grpo_core.policy.update import UpdateMetrics
-from grpo_core.schemas import STEPS, Progress
+from grpo_core.schemas import REFERENCE, STEPS, Progress
 
 _REPOSITORY = Path(__file__).resolve().parents[2]
 _LOOK_SECONDS = 0.2
@@ -87,6 +88,7 @@ def run_ranks(
     return Trained(
         metrics,
         pq.read_table(folder / STEPS_FILE, schema=STEPS).cast(STEPS),
+        pq.read_table(folder / REFERENCE_FILE, schema=REFERENCE).cast(REFERENCE),
         lambda target: _move(folder / TRAINER_STATE, target),
         lambda target: _move(folder / POLICY, target),
     )

@@ -31,11 +31,18 @@ class Passes:
 
     @classmethod
     def plan(
-        cls, kept: Sequence[TrainingRollout], config: UpdateConfig, form: LogprobForm, *, seed: int, round_number: int
+        cls,
+        kept: Sequence[TrainingRollout],
+        config: UpdateConfig,
+        form: LogprobForm,
+        *,
+        device: str,
+        seed: int,
+        round_number: int,
     ) -> "Passes":
-        """Of the rollouts in the loss."""
+        """Of the rollouts in the loss, on a kind of device."""
         packed = partial(
-            microbatches, tokens_per_microbatch=config.tokens_per_microbatch, crossover=row_crossover(form)
+            microbatches, tokens_per_microbatch=config.microbatch_tokens(device), crossover=row_crossover(form)
         )
         live = [rollout for rollout in kept if rollout.in_loss]
         chosen = choose_groups(
@@ -45,7 +52,7 @@ class Passes:
         return cls(
             reference=packed(lacking_reference(kept, config)),
             before=packed(kept if recompute else []),
-            steps=plan_steps(kept, config, form, seed=seed, round_number=round_number),
+            steps=plan_steps(kept, config, form, device=device, seed=seed, round_number=round_number),
             after=packed([rollout for rollout in live if rollout.prompt_id in chosen]),
         )
 
@@ -69,7 +76,7 @@ def lacking_reference(kept: Sequence[TrainingRollout], config: UpdateConfig) -> 
 
 def record_before(
     model: "PreTrainedModel",
-    reference: "PreTrainedModel | None",
+    reference: "Callable[[], PreTrainedModel] | None",
     passes: Passes,
     config: UpdateConfig,
     forward: Forward,
@@ -80,15 +87,18 @@ def record_before(
     """Fill into the rollouts what the reference and the policy say of them before step one.
 
     Args:
-        reference: None with LoRA, whose base is the reference.
+        reference: loads it; asked only where some logprobs are not known, and let go before this returns. None with
+            LoRA, whose base is the reference.
         head: of the values; None in a round without a PPO part.
         ranks: the processes that share the passes; each fills in all of it.
     """
-    with base_alone(model) if config.lora is not None and reference is None else nullcontext():
-        judge = model if reference is None else reference
-        judge.eval()
-        for rollout, seen in record_logprobs(judge, passes.reference, forward, tick, ranks=ranks):
-            rollout.ref_logprobs = seen.logprobs
+    if passes.reference:
+        with base_alone(model) if config.lora is not None and reference is None else nullcontext():
+            judge = model if reference is None else reference()
+            judge.eval()
+            for rollout, seen in record_logprobs(judge, passes.reference, forward, tick, ranks=ranks):
+                rollout.ref_logprobs = seen.logprobs
+            del judge
     wanted = config.top_entropy < 1
     for rollout, seen in record_logprobs(model, passes.before, forward, tick, wanted, head, ranks):
         rollout.old_entropy, rollout.values = seen.entropy, seen.values

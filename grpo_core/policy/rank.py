@@ -32,6 +32,7 @@ JOB_FILE = "job.json"
 ROLLOUTS_FILE = "rollouts.parquet"
 METRICS_FILE = "metrics.json"
 STEPS_FILE = "steps.parquet"
+REFERENCE_FILE = "reference.parquet"
 POLICY, TRAINER_STATE, CHECKPOINT = "policy", "trainer_state", "checkpoint"  # folders
 RESUME = "resume"  # a link to the checkpoint to go on from
 
@@ -143,5 +144,6 @@ def _work(folder: Path, address: str) -> None:
     trained.save_policy(folder / POLICY)
     if ranks.rank == 0:
         pq.write_table(trained.steps, folder / STEPS_FILE)
+        pq.write_table(trained.reference, folder / REFERENCE_FILE)
         (folder / METRICS_FILE).write_text(json.dumps(asdict(trained.metrics)), encoding="utf-8")
     dist.barrier()

@@ -122,11 +122,18 @@ class Recorded:
 
 
 def plan_steps(
-    rollouts: Sequence[TrainingRollout], config: UpdateConfig, form: LogprobForm, *, seed: int, round_number: int
+    rollouts: Sequence[TrainingRollout],
+    config: UpdateConfig,
+    form: LogprobForm,
+    *,
+    device: str,
+    seed: int,
+    round_number: int,
 ) -> list[PlannedStep]:
     """Every optimiser step of a round in order; a pure function, so that a step can be named and found again."""
+    budget = config.microbatch_tokens(device)
     return [
-        PlannedStep(epoch, number, microbatches(part, config.tokens_per_microbatch, row_crossover(form)))
+        PlannedStep(epoch, number, microbatches(part, budget, row_crossover(form)))
         for epoch in range(config.epochs)
         for number, part in enumerate(
             minibatches(rollouts, config.minibatches, seed=seed, round_number=round_number, epoch=epoch)

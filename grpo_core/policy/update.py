@@ -15,7 +15,7 @@ from grpo_core.diagnostics import update_direction
 from grpo_core.policy.batching import TrainingRollout
 from grpo_core.policy.config import NonFiniteUpdate, UpdateConfig
 from grpo_core.policy.metrics import UpdateMetrics, first_distance, sampler_distance, summary
-from grpo_core.schemas import Progress, no_progress
+from grpo_core.schemas import REFERENCE, Progress, no_progress
 
 if TYPE_CHECKING:
     import torch
@@ -30,12 +30,12 @@ __all__ = ["NonFiniteUpdate", "TrainingRollout", "UpdateConfig", "UpdateMetrics"
 
 
 def _unheard(rows: pa.Table) -> None:
-    """The default listener of steps."""
+    """The default listener of tables."""
 
 
 def update_policy(
     model: "PreTrainedModel",
-    reference: "PreTrainedModel | None",
+    reference: "Callable[[], PreTrainedModel] | None",
     rollouts: Sequence[TrainingRollout],
     optimizer_state: "TrainerState",
     config: UpdateConfig,
@@ -48,6 +48,7 @@ def update_policy(
     checkpoints: "Checkpoints | None" = None,
     progress: Progress = no_progress,
     on_step: Callable[[pa.Table], None] = _unheard,
+    on_reference: Callable[[pa.Table], None] = _unheard,
     form: "LogprobForm | None" = None,
     ranks: "Ranks | None" = None,
 ) -> UpdateMetrics:
@@ -60,8 +61,9 @@ def update_policy(
 
     Args:
         model: the policy in float32 (master weights), on its device.
-        reference: the fixed policy of the KL, of the same architecture; not used when kl_coef is 0 or every rollout
-            brings its ref_logprobs. None with ``config.lora``: then the model without its adapter is the reference.
+        reference: loads the fixed policy of the KL, of the same architecture. Not called when kl_coef is 0, when every
+            rollout brings its ref_logprobs, or after a checkpoint, which has them; the model is let go before there
+            are gradients. None with ``config.lora``: then the model without its adapter is the reference.
         rollouts: all of the round; rollouts of one prompt_id are a group.
         temperature: of the sampler.
         max_new_tokens: of the sampler; needed by aggregation constant without a constant_length.
@@ -70,6 +72,8 @@ def update_policy(
         progress: hears of done and total micro-batches, passes without gradient included.
         on_step: hears of every step, in order, which rollouts it took and their shares of it (``STEPS``; shares.py);
             of steps taken before an interruption together.
+        on_reference: hears once, before the steps, what the reference gives the rollouts in the loss (``REFERENCE``);
+            nothing in a round without KL.
         form: how the model's logprobs are computed; None: found out by trying, which needs a model in float32.
         ranks: the processes that make this very call together on a model that is sharded over them (sharded.py); every
             one comes to the same result, which is that of one process but for the rounding of sums. None: one alone.
@@ -84,7 +88,7 @@ def update_policy(
     from grpo_core.policy.checkpoint import Place, load_place, save_place
     from grpo_core.policy.form import inspect_model
     from grpo_core.policy.kl import reward_penalties
-    from grpo_core.policy.layers import recomputed_layers
+    from grpo_core.policy.layers import gradient_of_rows, recomputed_layers
     from grpo_core.policy.mixed import Mixture, set_targets
     from grpo_core.policy.optimizer import build_optimizer, random_numbers
     from grpo_core.policy.passes import Passes, lacking_reference, record_before
@@ -113,7 +117,7 @@ def update_policy(
         optimizer_state.value = optimizer_state.value or new_value_state(model)
         mixture = Mixture(alpha, optimizer_state.value, config)
     recomputed = recomputed_layers(model) if config.gradient_checkpointing else nullcontext()
-    with random_numbers(optimizer_state, model.device, seed), recomputed:
+    with random_numbers(optimizer_state, model.device, seed), recomputed, gradient_of_rows(model):
         if place is None:
             longest = max(len(r.prompt_ids) + len(r.completion_ids) for r in kept)
             place = Place(form or inspect_model(model, longest), [], [])
@@ -121,7 +125,7 @@ def update_policy(
         for rows in place.shares:
             on_step(rows)
         forward = Forward(place.form, temperature, autocast_dtype)
-        passes = Passes.plan(kept, config, place.form, seed=seed, round_number=round_number)
+        passes = Passes.plan(kept, config, place.form, device=model.device.type, seed=seed, round_number=round_number)
         done = passes.done_after(len(sums))
 
         def tick() -> None:
@@ -132,6 +136,8 @@ def update_policy(
         if not sums:
             head = None if mixture is None else mixture.state.head
             record_before(model, reference, passes, config, forward, tick, head, ranks)
+        if config.kl_coef > 0:
+            on_reference(_reference_table(kept, round_number))
         value_metrics = None if mixture is None else set_targets(kept, config)
         if config.kl_in == "reward" and config.kl_coef > 0:
             live = [rollout for rollout in kept if rollout.in_loss]
@@ -182,6 +188,20 @@ def update_policy(
         return found
     value_loss = sum(step.value_loss for step in sums) / found.tokens
     return replace(found, alpha=alpha, value_loss=value_loss, **asdict(value_metrics))
+
+
+def _reference_table(kept: Sequence[TrainingRollout], round_number: int) -> pa.Table:
+    rows = [
+        {
+            "rollout_id": rollout.rollout_id,
+            "round": round_number,
+            "prompt_id": rollout.prompt_id,
+            "sample_index": rollout.sample_index,
+            "ref_logprobs": rollout.ref_logprobs,
+        }
+        for rollout in sorted(kept, key=lambda rollout: (rollout.prompt_id, rollout.sample_index))
+    ]
+    return pa.Table.from_pylist(rows, schema=REFERENCE)
 
 
 def _in_any_loss(rollouts: Sequence[TrainingRollout], config: UpdateConfig, alpha: float) -> list[TrainingRollout]:

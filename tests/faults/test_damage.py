@@ -91,7 +91,7 @@ def test_a_harmed_file_is_found_and_named(run, name, harm):
     [
         (["rounds/0001/rollouts/shard-00001.parquet"], ["rollouts"]),
         (["rounds/0001/policy/model.safetensors", "rounds/0002/rewards/shard-00001.parquet"],
-         ["policy", "trainer_state", "steps", "rewards"]),
+         ["policy", "trainer_state", "reference", "steps", "rewards"]),
         (["prompts/eval.parquet", "rounds/0000/policy/config.json", "rounds/0002/evaluation/manifest.json"],
          ["policy", "prompts", "evaluation"]),
     ],

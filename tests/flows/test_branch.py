@@ -59,6 +59,7 @@ def test_retrained_with_nothing_changed_it_has_the_runs_own_bytes(run: Path) -> 
     assert {old == new for old, new in report.evaluation.values()} == {True}
     assert {path.name for path in (place / "rounds/0001").iterdir()} == {
         "advantages",
+        "reference",
         "steps",
         "trainer_state",
         "policy",

@@ -53,7 +53,7 @@ def test_killed_by_ranks_and_as_a_whole_it_ends_with_the_same_bytes(command, fin
     assert list(run.rglob(".tmp-*")) == []
 
     # What two ranks have made is what one makes, so that nothing is done again with one.
-    kinds = ("policy", "trainer_state", "steps")
+    kinds = ("policy", "trainer_state", "reference", "steps")
     for kind in kinds:
         one, two = (json.loads((r / f"rounds/0001/{kind}/manifest.json").read_text()) for r in (finished_run, run))
         assert one["fingerprint"] == two["fingerprint"]

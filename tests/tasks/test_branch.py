@@ -11,7 +11,11 @@ def branch(**made: bool) -> Branch:
 @pytest.mark.parametrize(
     ("made", "own", "parents"),
     [
-        ({}, {"advantages", "gates", "policy", "trainer_state", "steps", "evaluation"}, {"rewards", "rollouts"}),
+        (
+            {},
+            {"advantages", "gates", "policy", "trainer_state", "reference", "steps", "evaluation"},
+            {"rewards", "rollouts"},
+        ),
         ({"rewards": True}, {"rewards", "advantages", "gates"}, {"rollouts", "plan.parquet", "plan.manifest.json"}),
         ({"policies": True}, {"policy", "update_checkpoint", "advantages"}, {"gates", "rewards", "rollouts"}),
     ],

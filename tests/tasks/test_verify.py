@@ -287,7 +287,17 @@ def test_only_the_rounds_asked_for(run: Path) -> None:
 
 
 def test_a_run_that_goes_on_is_unfinished_not_wrong(run: Path) -> None:
-    later = ("difficulty", "advantages", "gates", "steps", "trainer_state", "policy", "evaluation", "promotion")
+    later = (
+        "difficulty",
+        "advantages",
+        "gates",
+        "reference",
+        "steps",
+        "trainer_state",
+        "policy",
+        "evaluation",
+        "promotion",
+    )
     for artifact in later:
         shutil.rmtree(run / "rounds/0002" / artifact)
     (run / "rounds/0002/rewards/manifest.json").unlink()

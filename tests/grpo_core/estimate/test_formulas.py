@@ -63,32 +63,32 @@ def test_an_adapter_has_rank_times_in_and_out_of_each_target() -> None:
     assert shape.parameters == 40 + BODY
 
 
-def test_an_update_holds_sixteen_bytes_a_parameter_and_the_reference(shape: Shape) -> None:
+def test_an_update_holds_sixteen_bytes_a_parameter(shape: Shape) -> None:
     count = shape.parameters
-    found = update_memory(shape, Held(100, 130, 0, None), compute_bytes=2, base=7, reference=True, on_cpu=False)
+    found = update_memory(shape, Held(100, 130, 0, None), compute_bytes=2, base=7, on_cpu=False)
     assert found == {
-        "weights": 4 * count, "gradients": 4 * count, "moments": 8 * count, "reference": 2 * count,
+        "weights": 4 * count, "gradients": 4 * count, "moments": 8 * count,
         "activations": 100, "logits": 30, "process": 7,
     }  # fmt: skip
-    at_once = update_memory(shape, Held(100, 130, 0, 20), compute_bytes=2, base=7, reference=True, on_cpu=False)
+    at_once = update_memory(shape, Held(100, 130, 0, 20), compute_bytes=2, base=7, on_cpu=False)
     assert at_once == found | {"gradients": 20, "logits": 10}
-    without = update_memory(shape, None, compute_bytes=2, base=0, reference=False, on_cpu=False)
+    without = update_memory(shape, None, compute_bytes=2, base=0, on_cpu=False)
     assert sum(without.values()) == 16 * count
 
 
 def test_ranks_share_what_is_kept_and_gather_what_they_compute_with(shape: Shape) -> None:
-    found = update_memory(shape, None, compute_bytes=2, base=0, reference=True, on_cpu=False, ranks=4)
+    found = update_memory(shape, None, compute_bytes=2, base=0, on_cpu=False, ranks=4)
     count, layer, root = shape.parameters, shape.layer, shape.root
-    assert {name: 4 * size for name, size in found.items() if name in ("weights", "moments", "reference")} == {
-        "weights": 4 * count, "moments": 8 * count, "reference": 2 * count,
+    assert {name: 4 * size for name, size in found.items() if name in ("weights", "moments")} == {
+        "weights": 4 * count, "moments": 8 * count,
     }  # fmt: skip
     assert found["gathered weights"] == 2 * (root + 3 * layer)
     assert found["whole gradients"] == 2 * (root + layer) + 4 * max(root, 2 * layer)
 
 
-def test_lora_trains_the_adapter_alone_and_needs_no_reference() -> None:
+def test_lora_trains_the_adapter_alone() -> None:
     shape = shape_of(CONFIG, LoraConfig(rank=1, targets=("q_proj",)))
-    found = update_memory(shape, None, compute_bytes=2, base=0, reference=True, on_cpu=False)
+    found = update_memory(shape, None, compute_bytes=2, base=0, on_cpu=False)
     assert shape.adapter == 2 * 8
     assert found == {
         "weights": 2 * shape.parameters + 4 * 16, "gradients": 4 * 16, "moments": 8 * 16,

@@ -27,7 +27,7 @@ def config_of(layers: int, family: type = LlamaConfig):
 
 def batch_and_form(config):
     form = expected_form(config, 32)
-    return packed(form, UPDATE, 4, 4, 12, 20)[0], form
+    return packed(form, 256, 4, 4, 12, 20)[0], form
 
 
 @pytest.mark.parametrize("family", [LlamaConfig, Qwen2Config])

@@ -7,6 +7,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 import torch
+from support import loads
 
 from grpo_core import interrupt
 from grpo_core.policy.batching import TrainingRollout
@@ -77,11 +78,15 @@ def test_stopped_between_steps_it_ends_with_the_same_bits(
         state = new_trainer_state(model, seed=0)
         rollouts = [replace(r, reward=number % 3 / 2) for number, r in enumerate(rollouts_of())]
         steps: list[pa.Table] = []
+        reference_tables: list[pa.Table] = []
         metrics = update_policy(
-            model, reference, rollouts, state, config, temperature=1.0, seed=3, round_number=1, checkpoints=folders,
-            on_step=steps.append,
+            model, loads(reference), rollouts, state, config, temperature=1.0, seed=3, round_number=1,
+            checkpoints=folders, on_step=steps.append, on_reference=reference_tables.append,
         )  # fmt: skip
-        return outcome(model, state, metrics) | {"steps": pa.concat_tables(steps).to_pylist()}
+        return outcome(model, state, metrics) | {
+            "steps": pa.concat_tables(steps).to_pylist(),
+            "reference": pa.concat_tables(reference_tables).to_pylist(),
+        }
 
     alone = run(None)
     first = Folders(tmp_path / "at", every, stop_after)
@@ -102,13 +107,22 @@ def test_a_checkpoint_holds_what_was_recorded_before_step_one(build: Any, rollou
     model, state = build(), new_trainer_state(build(), seed=0)
     with pytest.raises(interrupt.Stopped):
         update_policy(
-            model, build(seed=1), rollouts, state, config, temperature=1.0, seed=0, round_number=1, checkpoints=folders
+            model,
+            lambda: build(seed=1),
+            rollouts,
+            state,
+            config,
+            temperature=1.0,
+            seed=0,
+            round_number=1,
+            checkpoints=folders,
         )
     interrupt.ask(False)
     # No reference and no first-pass logprobs are needed to go on.
     metrics = update_policy(
-        build(seed=5), build(seed=6), rollouts, new_trainer_state(build(), seed=9), config,
-        temperature=1.0, seed=0, round_number=1, checkpoints=Folders(tmp_path, 1),
+        build(seed=5), lambda: pytest.fail("the reference was loaded again"), rollouts,
+        new_trainer_state(build(), seed=9), config, temperature=1.0, seed=0, round_number=1,
+        checkpoints=Folders(tmp_path, 1),
     )  # fmt: skip
     assert metrics.steps == 2
     assert metrics.ratio_max is not None

@@ -70,7 +70,7 @@ def step_of(build: Any, rollouts_of: Any) -> Any:
             | config
         )
         state = new_trainer_state(model, seed=0)
-        (step,) = plan_steps(rollouts, settings, form, seed=0, round_number=1)
+        (step,) = plan_steps(rollouts, settings, form, device="cpu", seed=0, round_number=1)
         forward = Forward(form, 1.0, None)
         optimizer = build_optimizer(model, state, settings)
         sums = run_step(

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from support import loads
 
 from grpo_core.policy.batching import TrainingRollout
 from grpo_core.policy.losses import LossSums
@@ -31,7 +32,7 @@ def update(
     round_number: int = 1,
 ) -> UpdateMetrics:
     return update_policy(
-        model, reference, rollouts, state, config, temperature=1.0, seed=0, round_number=round_number
+        model, loads(reference), rollouts, state, config, temperature=1.0, seed=0, round_number=round_number
     )  # fmt: skip
 
 

@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import torch
+from support import loads
 
 from grpo_core.policy.batching import TrainingRollout
 from grpo_core.policy.optimizer import new_trainer_state
@@ -23,7 +24,15 @@ def steps_of(model: Any, rollouts: list[TrainingRollout], reference: Any = None,
     state = new_trainer_state(model, seed=0)
     settings = UpdateConfig(**{"kl_coef": 0, "direction_groups": 0} | config)
     update_policy(
-        model, reference, rollouts, state, settings, temperature=1.0, seed=0, round_number=7, on_step=found.append
+        model,
+        loads(reference),
+        rollouts,
+        state,
+        settings,
+        temperature=1.0,
+        seed=0,
+        round_number=7,
+        on_step=found.append,
     )
     return pa.concat_tables(found)
 

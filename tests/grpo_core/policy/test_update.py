@@ -1,6 +1,7 @@
 import math
 import subprocess
 import sys
+import weakref
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,10 +10,12 @@ import numpy as np
 import pytest
 import torch
 from pydantic import ValidationError
+from support import loads
 
 from grpo_core.policy.batching import TrainingRollout
 from grpo_core.policy.optimizer import TrainerState, load_trainer_state, new_trainer_state, save_trainer_state
 from grpo_core.policy.update import NonFiniteUpdate, UpdateConfig, UpdateMetrics, update_policy
+from grpo_core.schemas import REFERENCE
 
 LN2, LN8 = math.log(2), math.log(8)
 FREE = 1e9  # a norm that never clips: exp_avg / (1 - beta1) of the first step is then the gradient itself
@@ -29,7 +32,7 @@ def update(
 ) -> tuple[UpdateMetrics, TrainerState]:
     state = state or new_trainer_state(model, seed=0)
     settings = {"temperature": 1.0, "seed": 0, "round_number": round_number} | options
-    return update_policy(model, reference, rollouts, state, config, **settings), state
+    return update_policy(model, loads(reference), rollouts, state, config, **settings), state
 
 
 def weights(model: Any) -> dict[str, torch.Tensor]:
@@ -202,6 +205,44 @@ def test_the_kl_alone_pulls_towards_the_reference(build: Any, rollouts_of: Any) 
 
 def replace_config(config: UpdateConfig, **changes: Any) -> UpdateConfig:
     return UpdateConfig(**(config.model_dump() | changes))
+
+
+def test_the_reference_is_gone_before_the_first_step_and_what_it_said_is_told(build: Any, rollouts_of: Any) -> None:
+    found: list[Any] = []
+    there: list[Any] = []
+
+    def load() -> Any:
+        reference = build(seed=1)
+        there.append(weakref.ref(reference))
+        return reference
+
+    rollouts = [replace(r, rollout_id=f"r{n}", sample_index=n) for n, r in enumerate(rollouts_of())]
+    dead = [replace(r, rollout_id=f"d{n}", prompt_id="dead", in_loss=False) for n, r in enumerate(rollouts)]
+    model = build()
+    update_policy(
+        model, load, [*rollouts, *dead], new_trainer_state(model, seed=0), UpdateConfig(minibatches=2),
+        temperature=1.0, seed=0, round_number=7, on_reference=found.append,
+        on_step=lambda _: there.append(there[0]()),
+    )  # fmt: skip
+    assert there[1:] == [None, None]
+    (table,) = found
+    assert table.schema == REFERENCE
+    assert table["round"].to_pylist() == [7] * len(rollouts)
+    told = dict(zip(table["rollout_id"].to_pylist(), table["ref_logprobs"].to_pylist(), strict=True))
+    assert set(told) == {rollout.rollout_id for rollout in rollouts}
+    for rollout in rollouts:
+        ids = torch.tensor([[*rollout.prompt_ids, *rollout.completion_ids]])
+        start = len(rollout.prompt_ids) - 1
+        expected = build(seed=1)(ids).logits[0, start:-1].log_softmax(-1).gather(1, ids[0, start + 1 :, None])[:, 0]
+        assert told[rollout.rollout_id] == pytest.approx(expected.tolist(), abs=1e-5)
+
+
+def test_without_kl_no_reference_is_loaded_and_nothing_told(build: Any, rollouts_of: Any) -> None:
+    model = build()
+    update_policy(
+        model, lambda: pytest.fail("loaded"), rollouts_of(), new_trainer_state(model, seed=0), UpdateConfig(kl_coef=0),
+        temperature=1.0, seed=0, round_number=1, on_reference=lambda _: pytest.fail("told"),
+    )  # fmt: skip
 
 
 # -- what is in the loss --

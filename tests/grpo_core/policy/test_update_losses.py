@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from support import loads
 
 from grpo_core import interrupt
 from grpo_core.policy.batching import TrainingRollout
@@ -23,7 +24,7 @@ def update(
 ) -> tuple[UpdateMetrics, TrainerState]:
     state = options.pop("state", None) or new_trainer_state(model, seed=0)
     settings = {"temperature": 1.0, "seed": 0, "round_number": 1} | options
-    return update_policy(model, reference, rollouts, state, config, **settings), state
+    return update_policy(model, loads(reference), rollouts, state, config, **settings), state
 
 
 @pytest.fixture
