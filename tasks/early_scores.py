@@ -16,6 +16,7 @@ from grpo_core.artifacts import ArtifactWriter
 from grpo_core.prompts.rewards import source_rewards
 from grpo_core.rewards import smoothing
 from grpo_core.rewards.score import checks_aside
+from grpo_core.rewards.workers import LAST, close_pools, step_back
 from grpo_core.storage import FileRecord
 from tasks.cluster import is_on_cluster
 from tasks.reward_tables import failed_checks, open_tables
@@ -53,7 +54,7 @@ def scoring_early(
             if not failed_checks(table):  # a check that failed may have had too little of the machine
                 ready[name] = (writer.files[name], table)
 
-        pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="early-scores")
+        pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="early-scores", initializer=step_back)
         under_way: list[Future[None]] = []
         try:
             yield lambda name: under_way.append(pool.submit(make, name))
@@ -61,6 +62,7 @@ def scoring_early(
             pool.shutdown(wait=False, cancel_futures=True)
             raise
         pool.shutdown()
+        close_pools(of=LAST)
         for future in under_way:
             if error := future.exception():
                 _log.warning("A shard could not be scored early; its stage will try again: %s", error)

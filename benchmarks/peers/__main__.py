@@ -1,9 +1,10 @@
 """One GRPO step by TRL 1.16 and by this project, side by side: ``.venv-parity/bin/python -m benchmarks.peers``.
 
-The same model (SmolLM2-135M, float32), prompts, samples, lengths and hyperparameters, KL included. Each step runs in a
-process of its own, the contestants in turn, several times over; printed are medians: seconds of each stage, completion
-tokens a second, peak memory, and ours over the other's. transformers' ``generate`` runs beside them, rollouts alone.
-Needs TRL (``make parity`` installs it); ``--only ours generate`` runs without. About six minutes a repetition on two
+The same model (SmolLM2-135M, float32), prompts, samples, lengths and hyperparameters, KL included. Each contestant runs
+in a process of its own, in turn, several times over, two steps each, of which the second counts: then moments exist and
+memory has been touched, as in the middle of a training. Printed are medians: seconds of each stage, seconds a thousand
+completion tokens, peak memory, and the other's over ours. transformers' ``generate`` runs beside them, rollouts alone.
+Needs TRL (``make parity`` installs it); ``--only ours generate`` runs without. About eight minutes a repetition on two
 cores, most of them TRL's.
 """
 
@@ -22,6 +23,7 @@ from benchmarks.peers.child import ask
 from benchmarks.peers.work import Measured, Work, save_model
 
 NAMES = {"trl": "TRL", "ours": "ours", "generate": "generate"}
+STEPS = 2
 STAGES = ("rollouts", "rewards", "update")
 
 
@@ -43,7 +45,7 @@ def main() -> None:
         turns = [(seed, name) for seed in range(chosen.repetitions) for name in chosen.only]
         for seed, name in track(turns, "steps", console=out, disable=not out.is_terminal):
             shape = (chosen.prompts, chosen.group, chosen.new_tokens, chosen.threads)
-            work = Work(scratch, *shape, seed, chosen.peer_batch)
+            work = Work(scratch, *shape, seed, chosen.peer_batch, rounds=STEPS)
             found[name].append(Measured(**ask(f"benchmarks.peers.{name}", work)))
     out.print(_table(found))
 

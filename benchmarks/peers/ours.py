@@ -90,6 +90,7 @@ class Trainer:
             clip_low=CLIP,
             clip_high=CLIP,
             direction_groups=0,
+            tokens_per_microbatch=512,  # as the quickstart has it
         )
         update_policy(
             self.model,
@@ -105,18 +106,19 @@ class Trainer:
 
 
 def main() -> None:
-    """One round, dead groups computed as well: a contestant that knows of none does so, too."""
+    """Rounds, dead groups computed as well: a contestant that knows of none does so, too. The last one is told."""
     work = told_work()
     trainer = Trainer(work, skip_dead=False)
-    sums = work.sums(1)
-    requests = trainer.requests(sums, 1)
-    clock = [time.perf_counter()]
-    completions = trainer.sample(requests)
-    clock.append(time.perf_counter())
-    rollouts = trainer.weigh(requests, completions, sums)
-    clock.append(time.perf_counter())
-    trainer.update(rollouts, 1)
-    clock.append(time.perf_counter())
+    for number in range(1, work.rounds + 1):
+        sums = work.sums(number)
+        requests = trainer.requests(sums, number)
+        clock = [time.perf_counter()]
+        completions = trainer.sample(requests)
+        clock.append(time.perf_counter())
+        rollouts = trainer.weigh(requests, completions, sums)
+        clock.append(time.perf_counter())
+        trainer.update(rollouts, number)
+        clock.append(time.perf_counter())
     seconds = dict(zip(("rollouts", "rewards", "update"), np.diff(clock).tolist(), strict=True))
     tell(seconds, sum(len(one.token_ids) for one in completions))
 

@@ -21,7 +21,6 @@ from grpo_core.rewards.verdict import Verdict
 Check = Callable[[str, str], tuple[Verdict, str, float | None]]
 """An answer and what it is checked against in; the verdict, its reason, and a value where there are degrees out."""
 
-NICENESS = 5  # a check may run while a model generates: where both want a core, the model gets three quarters of it
 _GRACE_SECONDS = 1.0  # beyond the limit that the parent keeps itself
 _READ_BYTES = 65_536
 _ADDRESS_BYTES = 3 << 30  # what even a single jump between two looks of the parent cannot exceed
@@ -51,7 +50,6 @@ CHECKS: dict[str, Callable[[], Check]] = {"math": _math, "reasoning-gym": _reaso
 def main() -> None:
     """Serves checks until the parent is gone."""
     parent = int(sys.argv[1])
-    os.nice(NICENESS)
     answers = os.dup(1)
     silent = os.open(os.devnull, os.O_RDWR)
     os.dup2(silent, 1)  # a library that prints must not end up inside the protocol

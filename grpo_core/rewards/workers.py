@@ -27,6 +27,7 @@ _KILL_SECONDS = 0.03  # set aside within an answer's limit for noticing and kill
 _BUSY_SHARE = 0.1  # of the limit spent computing: the answer was too hard, since an honest one takes a hundredth
 _MEMORY_BYTES = 1 << 30  # resident, each worker; its imports take about 100 MB
 _CACHE_ENTRIES = 65_536
+LAST = 19  # the niceness that gets a hundredth of a core that something else wants
 _REPOSITORY = Path(__file__).resolve().parents[2]
 
 
@@ -245,26 +246,44 @@ class WorkerPool:
                 pipe.close()
 
 
-_pools: dict[tuple[int, float, int, str], WorkerPool] = {}
+_pools: dict[tuple[int, float, int, str, int], WorkerPool] = {}
 _pools_lock = threading.Lock()
 
 
 def shared_pool(workers: int | None, timeout_seconds: float, retries: int, check: str = "math") -> WorkerPool:
     """The pool of this process for these settings, so that every round and thread meets workers already warm.
 
-    ``workers`` None: one for each core, four at most.
+    A thread that has stepped back (``niceness``) gets a pool of its own, whose workers have done so, too.
+
+    Args:
+        workers: None: one for each core, four at most.
     """
     count = workers or min(4, os.cpu_count() or 1)
     with _pools_lock:
         settings = (count, timeout_seconds, retries, check)
-        return _pools.setdefault(settings, WorkerPool(*settings))
+        return _pools.setdefault((*settings, niceness()), WorkerPool(*settings))
 
 
 @atexit.register
-def close_pools() -> None:
-    """Ends the workers of every shared pool; runs by itself when the interpreter ends."""
-    for pool in list(_pools.values()):
-        pool.close()
+def close_pools(of: int | None = None) -> None:
+    """Ends the workers of shared pools, those of one niceness or all; runs by itself when the interpreter ends."""
+    for (*_, nice), pool in list(_pools.items()):
+        if of in (None, nice):
+            pool.close()
+
+
+def step_back() -> None:
+    """Let everything else on the machine go before this thread, and before what it starts from now on (Linux).
+
+    Two threads of a model wait for each other at every operation, so that a neighbour on one core stops both.
+    """
+    if sys.platform == "linux":  # elsewhere priorities belong to whole processes
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), LAST)
+
+
+def niceness() -> int:
+    """Of this thread: 0 unless it, or whoever started it, has stepped back."""
+    return os.getpriority(os.PRIO_PROCESS, threading.get_native_id()) if sys.platform == "linux" else 0
 
 
 def _start(check: str) -> _Worker:

@@ -6,10 +6,13 @@ from pathlib import Path
 import pytest
 from support import digests
 
+from grpo_core.rewards import workers
 from tasks import early_scores, generate_rollouts, score_rewards
 from tasks.reward_tables import Tables
 from tasks.run import Run, open_run, round_folder
 from tasks.stage import execute
+
+niceness: list[int] = []  # of the threads that scored
 
 
 @pytest.fixture
@@ -27,10 +30,12 @@ def run(finished_run: Path, tmp_path: Path) -> Run:
 def made(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The shards that were scored, in order."""
     names: list[str] = []
+    niceness.clear()
     make = Tables.make
 
     def noted(tables: Tables, name: str) -> object:
         names.append(name)
+        niceness.append(workers.niceness())
         return make(tables, name)
 
     monkeypatch.setattr(Tables, "make", noted)
@@ -57,6 +62,7 @@ def test_other_bytes_are_scored_again(run: Run, made: list[str]) -> None:
         ready[shards[0]] = (type(record)("0" * 64, record.size), table)
     execute(score_rewards.STAGE, run, 2)
     assert made == [*shards, shards[0]]
+    assert niceness == [workers.LAST] * len(shards) + [workers.niceness()]  # early ones let the model go first
 
 
 def test_a_check_that_came_to_no_end_waits_for_its_stage(run: Run, made: list[str], monkeypatch) -> None:

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from typing import Any
 
 _OPEN_FILES = 64
-_NICENESS = 5  # as the workers of other checks have it: the model comes first
 _FIRST_FREE = 3  # after the standard three
 _RECURSION = 1100  # the harness's own frames lie below those of the code, which may count on the usual 1000
 
@@ -31,7 +30,6 @@ def confine() -> tuple[list[int], tuple[Any, ...]]:
     descriptor = int(sys.argv[1])
     with open(descriptor, "rb") as orders:
         (memory_bytes, processes, cpu_seconds, file_bytes, user, passed), rest = wire.unpack(orders.read())
-    os.nice(_NICENESS)
     silent = os.open(os.devnull, os.O_RDWR)
     os.dup2(silent, 2)
     os.close(silent)

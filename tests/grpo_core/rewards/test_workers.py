@@ -7,11 +7,13 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import psutil
 import pytest
 
+from grpo_core.rewards import workers
 from grpo_core.rewards.verdict import Verdict
 from grpo_core.rewards.workers import CheckResult, WorkerPool
 
@@ -154,7 +156,7 @@ def test_a_worker_that_cannot_start_says_why(pool: WorkerPool, monkeypatch: pyte
 CHILD = """
 import os, sys, threading
 from grpo_core.rewards.workers import WorkerPool
-pool = WorkerPool(workers=2, timeout_seconds=60.0, retries=0)
+pool = WorkerPool(workers=2, timeout_seconds=15.0, retries=0)  # a busy one ends by an alarm, a second after that
 pool.check([("x+1", "1+x"), ("x+2", "2+x"), ("x+3", "3+x")])
 print(*pool.process_ids, flush=True)
 {then}
@@ -210,3 +212,23 @@ print(pool.check([("x+5", "5+x")])[0].verdict.value, *pool.process_ids)
     before, child, after = done.stdout.splitlines()
     assert child == "ok True"
     assert after == f"ok {before}"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="threads have no priority of their own here")
+def test_a_thread_that_steps_back_has_workers_that_do_so() -> None:
+    def behind() -> tuple[WorkerPool, list[int]]:
+        workers.step_back()
+        pool = workers.shared_pool(1, 61.0, 0)
+        assert pool.check([EQUAL])[0].verdict is Verdict.OK
+        return pool, [psutil.Process(pid).nice() for pid in pool.process_ids]
+
+    ours = workers.shared_pool(1, 61.0, 0)
+    ours.check([EQUAL])
+    with ThreadPoolExecutor(1) as threads:
+        theirs, nice = threads.submit(behind).result()
+    assert nice == [workers.LAST]
+    assert [psutil.Process(pid).nice() for pid in ours.process_ids] == [workers.niceness()]
+    workers.close_pools(of=workers.LAST)
+    assert theirs.process_ids == ()
+    assert len(ours.process_ids) == 1
+    ours.close()
