@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from grpo_core.rewards.code_check import Finding, StdinTest, check_function, check_program
 from grpo_core.rewards.code_extract import Sources, alternatives, defines
-from grpo_core.rewards.code_prompt import PromptCode, called_names, code_of_prompt, not_run
+from grpo_core.rewards.code_prompt import PromptCode, called_names, code_of_prompt, not_run, parsed
 from grpo_core.rewards.sandbox import Limits, require
 from grpo_core.rewards.verdict import Sample, Score, Verdict
 
@@ -143,11 +143,16 @@ def _tests(tests: object, mode: object) -> list[str] | list[StdinTest] | Finding
 
 def _listed(tests: str) -> object:
     """A list that a table held as text, as JSON or as Python wrote it; anything else is source and stays as it is."""
-    for read in (json.loads, ast.literal_eval):
-        try:
-            return read(tests.strip())
-        except (ValueError, SyntaxError, RecursionError, MemoryError):
-            continue
+    try:
+        return json.loads(tests.strip())
+    except (ValueError, RecursionError):
+        tree = parsed(tests.strip())
+    match tree:
+        case ast.Module(body=[ast.Expr(value=literal)]):
+            try:
+                return ast.literal_eval(literal)
+            except (ValueError, TypeError, RecursionError, MemoryError):
+                return tests
     return tests
 
 

@@ -5,10 +5,12 @@ import builtins
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from threading import Lock
 
 from grpo_core.rewards.code_extract import alternatives, defines
 
 _BUILTINS = frozenset(dir(builtins))
+_parsing = Lock()
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +31,7 @@ def code_of_prompt(prompt: str, entry_point: str) -> PromptCode:
     shown = [sources[0] for sources in alternatives(prompt, entry_point)]
     for code in [prompt, *shown]:
         for preamble in (code, f"{code.rstrip()}\n    pass\n", f"{code.rstrip()}\n        pass\n"):
-            tree = _parsed(preamble)
+            tree = parsed(preamble)
             if tree is not None:
                 helpers = [node for node in tree.body if _is_helper(node, entry_point)]
                 return PromptCode(code, preamble, ast.unparse(ast.Module(helpers, [])))
@@ -39,7 +41,7 @@ def code_of_prompt(prompt: str, entry_point: str) -> PromptCode:
 @lru_cache(maxsize=4096)
 def called_names(tests: Sequence[str]) -> tuple[str, ...]:
     """Names that tests call and neither define nor import, builtin ones last: the first that code has is tested."""
-    nodes = [node for test in tests if (tree := _parsed(test)) for node in ast.walk(tree)]
+    nodes = [node for test in tests if (tree := parsed(test)) for node in ast.walk(tree)]
     own = set(_bound(nodes))
     called = (node.func.id for node in nodes if isinstance(node, ast.Call) and isinstance(node.func, ast.Name))
     names = [name for name in dict.fromkeys(called) if name not in own]
@@ -49,15 +51,21 @@ def called_names(tests: Sequence[str]) -> tuple[str, ...]:
 @lru_cache(maxsize=4096)
 def not_run(tests: Sequence[str]) -> tuple[str, ...]:
     """Names of functions and classes at the top of tests that nothing there refers to: a test framework runs these."""
-    trees = [tree for test in tests if (tree := _parsed(test))]
+    trees = [tree for test in tests if (tree := parsed(test))]
     used = {node.id for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Name)}
     defined = [node.name for tree in trees for node in tree.body if isinstance(node, (ast.FunctionDef, ast.ClassDef))]
     return tuple(name for name in dict.fromkeys(defined) if name not in used)
 
 
-def _parsed(source: str) -> ast.Module | None:
+def parsed(source: str) -> ast.Module | None:
+    """The tree of Python source, None where it is none. From any thread.
+
+    One at a time: Python 3.11 counts the depth of trees under construction for all threads together, and two that meet
+    end in a SystemError (https://github.com/python/cpython/issues/106905).
+    """
     try:
-        return ast.parse(source)
+        with _parsing:
+            return ast.parse(source)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None
 
