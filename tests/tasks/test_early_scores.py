@@ -7,6 +7,8 @@ import pytest
 from support import digests
 
 from grpo_core.rewards import workers
+from grpo_core.rewards.config import RewardConfig
+from grpo_core.rewards.score import checks_aside
 from tasks import early_scores, generate_rollouts, score_rewards
 from tasks.reward_tables import Tables
 from tasks.run import Run, open_run, round_folder
@@ -52,6 +54,14 @@ def test_shards_are_scored_once_and_early_with_the_same_bytes(run: Run, made: li
     assert rewards
     assert rewards.items() <= digests(finished_run).items()
     assert early_scores._waiting == {}
+
+
+def test_what_runs_a_users_code_or_costs_money_waits_for_its_stage() -> None:
+    assert checks_aside(RewardConfig(name="math"))
+    assert checks_aside(RewardConfig(name="code"))
+    assert not checks_aside(RewardConfig(name="support:odd_bytes"))
+    assert not checks_aside(RewardConfig(name="judge"))
+    assert not checks_aside(RewardConfig(name="logprob"))
 
 
 def test_other_bytes_are_scored_again(run: Run, made: list[str]) -> None:
