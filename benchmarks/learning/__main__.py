@@ -42,7 +42,9 @@ def main() -> None:
                 scratch, prompts=16, group=8, new_tokens=chosen.new_tokens, threads=chosen.threads, seed=seed,
                 peer_batch=16, minibatches=2, learning_rate=chosen.learning_rate, rounds=chosen.rounds,
             )  # fmt: skip
-            found[name].append(ask(f"benchmarks.learning.{name}", work))
+            curve = ask(f"benchmarks.learning.{name}", work)
+            found[name].append(curve)
+            out.print(f"{name}, seed {seed}: {curve['accuracy'][-1]:.0%} after {curve['seconds'][-1]:.0f} s")
     out.print(_table(found))
 
 

@@ -16,6 +16,7 @@ from grpo_core.models import load_policy, load_tokenizer
 from grpo_core.policy.batching import TrainingRollout
 from grpo_core.policy.config import UpdateConfig
 from grpo_core.policy.optimizer import new_trainer_state
+from grpo_core.policy.reference import load_reference
 from grpo_core.policy.update import update_policy
 
 CPU = torch.device("cpu")
@@ -90,11 +91,11 @@ class Trainer:
             clip_low=CLIP,
             clip_high=CLIP,
             direction_groups=0,
-            tokens_per_microbatch=512,  # as the quickstart has it
+            tokens_per_microbatch=320,  # as the quickstart has it
         )
         update_policy(
             self.model,
-            lambda: load_policy(self.folder, CPU, torch.float32),
+            lambda: load_reference(self.folder, CPU, torch.float32),
             rollouts,
             self._state,
             config,

@@ -22,6 +22,7 @@ from grpo_core.policy.logprobs import LogprobForm
 from grpo_core.policy.lora import ADAPTER_FOLDER, load_base_with_adapter, merge, require_mergeable, save_adapter
 from grpo_core.policy.optimizer import load_trainer_state, new_trainer_state, save_trainer_state, trainable_parameters
 from grpo_core.policy.ranks import ALONE, Ranks
+from grpo_core.policy.reference import load_reference
 from grpo_core.policy.sharded import PolicyFiles, load_sharded, skeleton, whole_weights
 from grpo_core.policy.update import UpdateMetrics, update_policy
 from grpo_core.schemas import REFERENCE, STEPS, Progress
@@ -161,7 +162,7 @@ def _reference(
         return None
     if ranks.size > 1:
         return lambda: load_sharded(folder, device, compute=dtype, base=dtype)
-    return lambda: load_policy(folder, device, dtype)
+    return lambda: load_reference(folder, device, dtype)
 
 
 def _form(

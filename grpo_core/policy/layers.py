@@ -1,5 +1,6 @@
-"""A model's layers in the backward pass: decoder layers computed again instead of held, gradients of looked-up rows."""
+"""A model's layers in the backward pass: what is computed again instead of held, gradients of looked-up rows."""
 
+import inspect
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -52,6 +53,48 @@ def recomputed_layers(model: "PreTrainedModel") -> Iterator[None]:
     finally:
         for layer in layers:
             del layer.forward
+
+
+@contextmanager
+def recomputed_products(model: "PreTrainedModel") -> Iterator[None]:
+    """Inside, a gated feed-forward block on a CPU holds gate and up, and makes act(gate) * up again for its gradient.
+
+    That is a quarter of what a layer holds, for two passes over it and no matrix product: the backward pass computes
+    no further than it needs. A GPU, where such passes are not lost beside the products, has ``recomputed_layers``.
+    """
+    on_cpu = all(weight.device.type == "cpu" for weight in model.parameters())
+    gated = [m for m in model.modules() if on_cpu and not isinstance(model, FSDPModule) and _is_gated(m)]
+    for block in gated:
+        block.forward = partial(_gated, block)
+    try:
+        yield
+    finally:
+        for block in gated:
+            del block.forward
+
+
+_GATED = "self.down_proj(self.act_fn(self.gate_proj(x)) * self.up_proj(x))"
+"""As transformers writes it for Llama, Mistral, Qwen and Gemma."""
+
+
+def _is_gated(module: nn.Module) -> bool:
+    # By what it says it does: names alone are shared by blocks that scale or clamp between the products.
+    if not hasattr(module, "down_proj") or "forward" in vars(module):
+        return False
+    try:
+        lines = inspect.getsource(type(module).forward).splitlines()[1:]
+    except (OSError, TypeError):  # compiled, or made while running: it doesn't say
+        return False
+    return [line.strip() for line in lines] in ([f"down_proj = {_GATED}", "return down_proj"], [f"return {_GATED}"])
+
+
+def _gated(block: Any, x: torch.Tensor) -> torch.Tensor:
+    def down(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
+        found: torch.Tensor = block.down_proj(block.act_fn(gate) * up)
+        return found
+
+    made: torch.Tensor = _again_in_backward(down, block.gate_proj(x), block.up_proj(x))
+    return made
 
 
 @contextmanager

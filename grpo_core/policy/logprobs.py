@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 from torch.distributed.fsdp import FSDPModule
 from torch.utils.checkpoint import checkpoint
 
 from grpo_core.policy.batching import PackedGroup
+from grpo_core.policy.head import HeadMemory
 from grpo_core.policy.token_logprobs import token_logprobs
 
 if TYPE_CHECKING:
@@ -64,6 +65,7 @@ def completion_logprobs(
     form: LogprobForm,
     entropy_gradient: bool = False,
     want_hidden: bool = False,
+    memory: HeadMemory | None = None,
 ) -> Logprobs:
     """Logprob of every completion token given its prompt and what stands before it, of logits / temperature.
 
@@ -76,6 +78,7 @@ def completion_logprobs(
         form: as ``inspect_model`` found it.
         entropy_gradient: let gradients flow through the entropy, too.
         want_hidden: return what a value head reads, with its gradient; it comes from the same forward pass.
+        memory: of an update whose micro-batches follow one another; a sharded model has no use for it.
 
     Raises:
         ValueError: a temperature of 0 or less.
@@ -85,7 +88,8 @@ def completion_logprobs(
     # A sharded model has its weights only inside what it knows as a forward pass.
     as_method = isinstance(model, FSDPModule)
     compute = model.flat_logprobs if as_method else partial(flat_logprobs, model)
-    found = compute(groups, temperature, want_entropy, form, entropy_gradient, want_hidden)
+    kept = None if as_method else memory
+    found = compute(groups, temperature, want_entropy, form, entropy_gradient, want_hidden, kept)
     return Logprobs(found[0], found[1] if want_entropy else None, found[2])
 
 
@@ -97,6 +101,7 @@ def flat_logprobs(
     form: LogprobForm,
     entropy_gradient: bool,
     want_hidden: bool,
+    memory: HeadMemory | None = None,
 ) -> tuple[Tensor, Tensor, Tensor | None]:
     """``completion_logprobs`` as a forward pass in FSDP's sense, whose outputs are plain tensors.
 
@@ -117,7 +122,7 @@ def flat_logprobs(
     else:
         hidden = _pick(model.base_model(**arguments).last_hidden_state.flatten(0, 1), inputs.places)
         options = (temperature, form.softcap, want_entropy, entropy_gradient)
-        found = _chunked(model, hidden, inputs.targets, *options)
+        found = _chunked(model, memory, hidden, inputs.targets, *options)
     return found[0], found[1], hidden if want_hidden else None
 
 
@@ -129,6 +134,7 @@ def _pick(rows: Tensor, places: Tensor) -> Tensor:
 
 def _chunked(
     model: "PreTrainedModel",
+    memory: HeadMemory | None,
     hidden: Tensor,
     targets: Tensor,
     temperature: float,
@@ -140,38 +146,17 @@ def _chunked(
     size = max(1, CHUNK_LOGITS // model.config.get_text_config().vocab_size)
     pieces = list(zip(torch.split(hidden, size), torch.split(targets, size), strict=True))
     again = len(pieces) > 1 and torch.is_grad_enabled()
-    found: list[tuple[Tensor, Tensor]] = []
-    for piece, target in pieces:
-        if again:
-            found.append(
-                checkpoint(
-                    _head,
-                    head,
-                    piece,
-                    target,
-                    temperature,
-                    softcap,
-                    want_entropy,
-                    entropy_gradient,
-                    use_reentrant=False,
-                    preserve_rng_state=False,
-                )
-            )
-        else:
-            found.append(_head(head, piece, target, temperature, softcap, want_entropy, entropy_gradient))
+    held = torch.is_grad_enabled() and not again
+
+    def of_piece(piece: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+        logits = head(piece) if memory is None else memory.logits(head, piece, held=held)
+        return _from_logits(logits, target, temperature, softcap, want_entropy, entropy_gradient)
+
+    found: list[tuple[Tensor, Tensor]] = [
+        checkpoint(of_piece, *pair, use_reentrant=False, preserve_rng_state=False) if again else of_piece(*pair)
+        for pair in pieces
+    ]
     return torch.cat([logprobs for logprobs, _ in found]), torch.cat([entropy for _, entropy in found])
-
-
-def _head(
-    head: nn.Module,
-    hidden: Tensor,
-    targets: Tensor,
-    temperature: float,
-    softcap: float | None,
-    want_entropy: bool,
-    entropy_gradient: bool,
-) -> tuple[Tensor, Tensor]:
-    return _from_logits(head(hidden), targets, temperature, softcap, want_entropy, entropy_gradient)
 
 
 def _from_logits(

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -13,6 +13,7 @@ import torch
 from grpo_core.diagnostics.gradients import clip_gradient, gradient_norms
 from grpo_core.policy.batching import Microbatch, TrainingRollout, microbatches, minibatches
 from grpo_core.policy.config import NonFiniteUpdate, UpdateConfig
+from grpo_core.policy.head import HeadMemory
 from grpo_core.policy.logprobs import LogprobForm, Logprobs, completion_logprobs
 from grpo_core.policy.losses import MAXIMA, LossInputs, LossSums, clipped_tokens, denominator, loss_sums
 from grpo_core.policy.mixed import Divisors, Mixture
@@ -33,6 +34,7 @@ class Forward:
     form: LogprobForm
     temperature: float
     autocast_dtype: torch.dtype | None
+    memory: HeadMemory = field(default_factory=HeadMemory)
 
     def __call__(
         self,
@@ -53,6 +55,7 @@ class Forward:
                 form=self.form,
                 entropy_gradient=entropy_gradient,
                 want_hidden=want_hidden,
+                memory=self.memory,
             )
 
 
@@ -211,7 +214,7 @@ def run_step(
     threshold = step.entropy_threshold(config.top_entropy) if config.top_entropy < 1 else None
     objective = partial(loss_sums, config=config, clip_low=widths[0], clip_high=widths[1])
     held = partial(clipped_tokens, config=config, clip_low=widths[0], clip_high=widths[1])
-    names = [field.name for field in fields(LossSums)]
+    names = [one.name for one in fields(LossSums)]
     totals = dict.fromkeys([*names, "value_loss"], 0.0)
     for turn in ranks.turns(step.batches):
         batch = turn.mine

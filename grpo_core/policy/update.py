@@ -4,7 +4,6 @@ Cheap to import: torch loads inside ``update_policy``, because every config file
 """
 
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
@@ -88,7 +87,7 @@ def update_policy(
     from grpo_core.policy.checkpoint import Place, load_place, save_place
     from grpo_core.policy.form import inspect_model
     from grpo_core.policy.kl import reward_penalties
-    from grpo_core.policy.layers import gradient_of_rows, recomputed_layers
+    from grpo_core.policy.layers import gradient_of_rows, recomputed_layers, recomputed_products
     from grpo_core.policy.mixed import Mixture, set_targets
     from grpo_core.policy.optimizer import build_optimizer, random_numbers
     from grpo_core.policy.passes import Passes, lacking_reference, record_before
@@ -116,7 +115,7 @@ def update_policy(
     if alpha < 1:
         optimizer_state.value = optimizer_state.value or new_value_state(model)
         mixture = Mixture(alpha, optimizer_state.value, config)
-    recomputed = recomputed_layers(model) if config.gradient_checkpointing else nullcontext()
+    recomputed = recomputed_layers(model) if config.gradient_checkpointing else recomputed_products(model)
     with random_numbers(optimizer_state, model.device, seed), recomputed, gradient_of_rows(model):
         if place is None:
             longest = max(len(r.prompt_ids) + len(r.completion_ids) for r in kept)

@@ -1,5 +1,5 @@
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import pytest
@@ -11,7 +11,7 @@ from grpo_core.policy import logprobs
 from grpo_core.policy.batching import PackedGroup
 from grpo_core.policy.config import UpdateConfig
 from grpo_core.policy.form import inspect_model
-from grpo_core.policy.layers import decoder_layers, gradient_of_rows, recomputed_layers
+from grpo_core.policy.layers import decoder_layers, gradient_of_rows, recomputed_layers, recomputed_products
 from grpo_core.policy.optimizer import new_trainer_state, save_trainer_state
 from grpo_core.policy.update import update_policy
 
@@ -21,7 +21,7 @@ GROUPS = [
 ]
 
 
-def gradients(model: Any, again: bool) -> tuple[dict[str, torch.Tensor], int]:
+def gradients(model: Any, inside: AbstractContextManager[None]) -> tuple[dict[str, torch.Tensor], int]:
     """Gradients of a loss of logprobs and entropy by name, and the bytes that were held for the backward pass."""
     held = 0
 
@@ -32,7 +32,7 @@ def gradients(model: Any, again: bool) -> tuple[dict[str, torch.Tensor], int]:
 
     model.zero_grad(set_to_none=True)
     form = inspect_model(model, 40)
-    with recomputed_layers(model) if again else nullcontext():
+    with inside:
         with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
             found = logprobs.completion_logprobs(model, GROUPS, 0.8, True, form=form, entropy_gradient=True)
         assert found.entropy is not None
@@ -48,8 +48,8 @@ def test_gradients_are_the_same_to_the_bit(
     if chunks:
         monkeypatch.setattr(logprobs, "CHUNK_LOGITS", 4 * 64)  # four targets a chunk
     model = build(family, attention_dropout=0.5)  # which training mode would apply
-    plain, held = gradients(model, again=False)
-    again, held_again = gradients(model, again=True)
+    plain, held = gradients(model, nullcontext())
+    again, held_again = gradients(model, recomputed_layers(model))
     assert plain.keys() == again.keys()
     assert len(plain) == len(list(model.parameters()))
     assert all(torch.equal(plain[name], again[name]) for name in plain)
@@ -97,6 +97,32 @@ def test_an_update_ends_with_the_same_bytes(build: Callable[..., Any], rollouts_
 def test_a_model_without_such_layers_is_refused_by_one_sentence() -> None:
     with pytest.raises(UserError, match=r"names no layers of Linear .*update\.gradient_checkpointing"):
         decoder_layers(nn.Linear(2, 2))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("family", ["Llama", "Qwen2", "Qwen3", "Mistral", "Gemma", "Gemma2"])
+def test_products_made_again_change_no_bit(build: Callable[..., Any], family: str) -> None:
+    model = build(family)
+    plain, held = gradients(model, nullcontext())
+    again, held_again = gradients(model, recomputed_products(model))
+    assert plain.keys() == again.keys()
+    assert all(torch.equal(plain[name], again[name]) for name in plain)
+    wide = model.config.intermediate_size
+    # act(gate), the product and, for some activations, more of that width
+    assert held - held_again >= 2 * 4 * wide * model.config.num_hidden_layers * sum(g.tokens for g in GROUPS)
+    assert not any("forward" in vars(module) for module in model.modules())
+
+
+def test_blocks_that_do_something_else_between_the_products_are_left_alone(build: Callable[..., Any]) -> None:
+    model = build()
+    kind = type(model.model.layers[0].mlp)
+
+    class Clamped(kind):  # type: ignore[misc, valid-type]
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.down_proj((self.act_fn(self.gate_proj(x)) * self.up_proj(x)).clamp(-1, 1))  # type: ignore[no-any-return]
+
+    model.model.layers[0].mlp.__class__ = Clamped
+    with recomputed_products(model):
+        assert ["forward" in vars(layer.mlp) for layer in model.model.layers] == [False, True]
 
 
 @pytest.mark.parametrize("family", ["Llama", "Qwen2", "Gemma", "Gemma2"])
