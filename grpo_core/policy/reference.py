@@ -50,12 +50,12 @@ def _mapped(folder: Path) -> list[tuple[int, int]]:
 def _out_of_file(weight: Tensor) -> Tensor:
     """A copy, made piece by piece; the file's pages behind each are given back, so that there are never two of it."""
     copy = torch.empty_like(weight)
-    pieces = zip(*(t.view(-1).split(_PIECE_BYTES // weight.element_size()) for t in (copy, weight)), strict=True)
-    for to, piece in pieces:
+    size = _PIECE_BYTES // weight.element_size()
+    for to, piece in zip(torch.split(copy.view(-1), size), torch.split(weight.view(-1), size), strict=True):
         to.copy_(piece)
         start = -(-piece.data_ptr() // mmap.PAGESIZE) * mmap.PAGESIZE
-        size = (piece.data_ptr() + piece.nbytes) // mmap.PAGESIZE * mmap.PAGESIZE - start
-        if size > 0:
+        end = (piece.data_ptr() + piece.nbytes) // mmap.PAGESIZE * mmap.PAGESIZE
+        if start < end:
             # Advice alone: a page that is asked for again comes from the file again.
-            ctypes.CDLL(None).madvise(ctypes.c_void_p(start), ctypes.c_size_t(size), mmap.MADV_DONTNEED)
+            ctypes.CDLL(None).madvise(ctypes.c_void_p(start), ctypes.c_size_t(end - start), mmap.MADV_DONTNEED)
     return copy
