@@ -20,7 +20,8 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from grpo_core.estimate.shapes import SMALL_BYTES, meta_model
 from grpo_core.policy.batching import Microbatch
-from grpo_core.policy.layers import recomputed_layers
+from grpo_core.policy.head import HeadMemory
+from grpo_core.policy.layers import recomputed_layers, recomputed_products
 from grpo_core.policy.logprobs import LogprobForm, completion_logprobs
 from grpo_core.policy.lora import add_adapter
 from grpo_core.policy.lora_config import LoraConfig
@@ -56,6 +57,7 @@ def trace_microbatch(
     autocast: bool = False,
     dtype: torch.dtype = torch.float32,
     recomputed: bool = False,
+    as_on_cpu: bool = True,
     lora: LoraConfig | None = None,
     accumulates: bool = True,
 ) -> Held:
@@ -68,6 +70,7 @@ def trace_microbatch(
         autocast: compute in bfloat16 under autocast, copies of the weights included.
         dtype: of the weights; with autocast an adapter's are float32.
         recomputed: layers are computed again in the backward pass.
+        as_on_cpu: with what an update by one process on a CPU does for its memory (head.py, layers.py).
         lora: adapters to train instead of the weights.
         accumulates: there are earlier micro-batches in the step, and so gradients.
 
@@ -81,9 +84,10 @@ def trace_microbatch(
         model = meta_model(_cut(model_config, depth), dtype)
         if lora is not None:
             add_adapter(model, lora)
-        with FakeTensorMode(allow_non_fake_inputs=True), recomputed_layers(model) if recomputed else nullcontext():
+        with FakeTensorMode(allow_non_fake_inputs=True):
             _make_fake(model, torch.float32 if autocast else dtype)
-            found.append(count_bytes(model, batch, form, temperature, autocast, accumulates))
+            options = (temperature, autocast, accumulates, recomputed, as_on_cpu)
+            found.append(count_bytes(model, batch, form, *options))
     first, last, more = found[0], found[-1], layers - depths[-1]
     # Each pass by itself: which of the two is the higher may change on the way from few layers to many.
     most, small, gradients = max(
@@ -113,6 +117,8 @@ def count_bytes(
     temperature: float = 1.0,
     autocast: bool = False,
     accumulates: bool = True,
+    recomputed: bool = False,
+    as_on_cpu: bool = True,
 ) -> "LiveBytes":
     """Make both passes, on tensors real or fake. See ``trace_microbatch``."""
     live = LiveBytes()
@@ -126,9 +132,11 @@ def count_bytes(
         if tensor.grad is not None:
             live.leave_out(tensor.grad)
     model.base_model.register_forward_hook(lambda *_: live.trunk_done())
-    with live:
+    products = recomputed_products(model) if as_on_cpu else nullcontext()
+    memory = HeadMemory() if as_on_cpu else None
+    with recomputed_layers(model) if recomputed else products, live:
         with torch.autocast("cpu", dtype=torch.bfloat16, enabled=autocast):
-            found = completion_logprobs(model, batch.groups, temperature, want_entropy=True, form=form)
+            found = completion_logprobs(model, batch.groups, temperature, want_entropy=True, form=form, memory=memory)
         live.forward_done()
         found.logprobs.sum().backward()  # type: ignore[no-untyped-call]
     return live

@@ -84,6 +84,7 @@ def largest_held(
             autocast=compute is not torch.float32 and update.ranks == 1,
             dtype=torch.float32 if update.ranks == 1 and update.lora is None else compute,
             recomputed=update.gradient_checkpointing,
+            as_on_cpu=device == "cpu" and update.ranks == 1,
             lora=update.lora,
             accumulates=len(batches) > 1 or update.ranks > 1,
         )

@@ -7,7 +7,6 @@ from transformers import AutoModelForCausalLM, LlamaConfig, Qwen2Config
 from grpo_core.estimate.trace import Held, count_bytes, trace_microbatch
 from grpo_core.estimate.work import Lengths, expected_form, largest_held, packed
 from grpo_core.policy.config import UpdateConfig
-from grpo_core.policy.layers import recomputed_layers
 from grpo_core.policy.lora_config import LoraConfig
 
 SIZES = {
@@ -32,16 +31,14 @@ def batch_and_form(config):
 
 @pytest.mark.parametrize("family", [LlamaConfig, Qwen2Config])
 @pytest.mark.parametrize("recomputed", [False, True])
-def test_fake_tensors_take_the_bytes_of_real_ones(family: type, recomputed: bool) -> None:
+@pytest.mark.parametrize("as_on_cpu", [False, True])
+def test_fake_tensors_take_the_bytes_of_real_ones(family: type, recomputed: bool, as_on_cpu: bool) -> None:
     config = config_of(3, family)
     batch, form = batch_and_form(config)
     model = AutoModelForCausalLM.from_config(config, attn_implementation="sdpa").eval()
-    if recomputed:
-        with recomputed_layers(model):
-            real = count_bytes(model, batch, form)
-    else:
-        real = count_bytes(model, batch, form)
-    fake = trace_microbatch(config, batch, form, recomputed=recomputed)
+    options = {"recomputed": recomputed, "as_on_cpu": as_on_cpu}
+    real = count_bytes(model, batch, form, **options)
+    fake = trace_microbatch(config, batch, form, **options)
     assert fake == Held(real.trunk, max(real.forward.most, real.backward.most), fake.small, None)
     assert real.trunk > 0
 
@@ -70,6 +67,7 @@ def test_each_setting_that_saves_memory_saves_some() -> None:
     config = config_of(8)
     batch, form = batch_and_form(config)
     plain = trace_microbatch(config, batch, form)
+    assert trace_microbatch(config, batch, form, as_on_cpu=False).activations > plain.activations * 5 / 4
     assert trace_microbatch(config, batch, form, recomputed=True).activations < plain.activations / 4
     assert trace_microbatch(config, batch, form, lora=LoraConfig(rank=2)).most < plain.most
     assert trace_microbatch(config, batch, form, dtype=torch.bfloat16).activations < plain.activations
