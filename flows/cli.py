@@ -79,9 +79,12 @@ def train(
 
         describe(loaded, folder, out)
         return
+    from flows.early_server import start_server_early
+
+    server_ready = start_server_early()
     from flows.session import train_session
 
-    train_session(loaded, folder, out)
+    train_session(loaded, folder, out, server_ready)
 
 
 @app.command()
@@ -130,11 +133,16 @@ def resume(
     ] = None,
 ) -> None:
     """Go on with a run by the config in its folder."""
-    from flows.session import train_session
     from tasks.run import open_run
 
     config = open_run(run).config
-    train_session(config if rounds is None else config.model_copy(update={"rounds": rounds}), run, out)
+    from flows.early_server import start_server_early
+
+    server_ready = start_server_early()
+    from flows.session import train_session
+
+    config = config if rounds is None else config.model_copy(update={"rounds": rounds})
+    train_session(config, run, out, server_ready)
 
 
 @app.command()

@@ -1,6 +1,7 @@
 """What the commands that touch a run do, from the terminal's side."""
 
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from prefect import tags
@@ -23,12 +24,21 @@ from tasks.summary import round_summary
 from tasks.tracking import Tracker
 
 
-def train_session(config: RunConfig, run_dir: str, out: Console) -> None:
-    """Train with a live table, then say where the run is and how to look at it."""
+def train_session(config: RunConfig, run_dir: str, out: Console, server_ready: Callable[[], None]) -> None:
+    """Train with a live table, then say where the run is and how to look at it.
+
+    Args:
+        server_ready: returns once Prefect can be spoken to.
+    """
     began = time.monotonic()
     check_config(config, run_dir)
     for line in describe_changes(run_dir, config):
         out.print(escape(line), soft_wrap=True)
+    # These take seconds, in which the server comes up, and are needed in any case.
+    import matplotlib.figure
+    import mlflow.store.tracking.sqlalchemy_store  # noqa: F401
+
+    server_ready()
     with Display(out, config.rounds) as display:
         set_listener(display)
         train_module.set_on_round(display.round_complete)

@@ -38,10 +38,10 @@ def _mapped(folder: Path) -> list[tuple[int, int]]:
     """Addresses at which files of a folder are mapped; empty where the system doesn't tell."""
     if not _MAPS.exists():
         return []
-    found = []
+    found, folder = [], folder.resolve()
     for line in _MAPS.read_text().splitlines():
         parts = line.split(maxsplit=5)  # range, permissions, offset, device, inode, path
-        if len(parts) == 6 and Path(parts[5]).parent == folder.resolve():
+        if len(parts) == 6 and Path(parts[5]).parent == folder:
             start, end = parts[0].split("-")
             found.append((int(start, 16), int(end, 16)))
     return found
