@@ -35,7 +35,7 @@ def train_session(config: RunConfig, run_dir: str, out: Console, server_ready: C
     for line in describe_changes(run_dir, config):
         out.print(escape(line), soft_wrap=True)
     # These take seconds, in which the server comes up, and are needed in any case.
-    import matplotlib.figure
+    import matplotlib.figure  # noqa: F401
     import mlflow.store.tracking.sqlalchemy_store  # noqa: F401
 
     server_ready()

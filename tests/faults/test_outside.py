@@ -188,14 +188,18 @@ def test_a_second_writer_is_told_who_holds_the_run(launcher, command, tmp_path):
 
 
 @pytest.mark.slow
-def test_the_temporary_prefect_server_dies_with_the_run_that_started_it(tmp_path):
+@pytest.mark.parametrize("moment", ["while it starts", "in round 0"])
+def test_the_temporary_prefect_server_dies_with_the_run_that_started_it(tmp_path, moment):
     environment = {name: value for name, value in os.environ.items() if name != "PREFECT_API_URL"}
     environment |= {"PREFECT_HOME": str(tmp_path / "prefect")}
     run = tmp_path / "run"
     program = Path(sys.executable).parent / "grpo-rounds"
     started = subprocess.Popen([program, "train", TINY, "--run-dir", run], env=environment, stdout=subprocess.DEVNULL)
-    wait_for((run / "rounds/0000/policy/manifest.json").exists)
+    if moment == "in round 0":
+        wait_for((run / "rounds/0000/policy/manifest.json").exists)
+    wait_for(lambda: children(started.pid, "read -r line"))  # who watches over it
     (server,) = children(started.pid, "create_app")
+    assert run.exists() == (moment == "in round 0")
     started.kill()
     started.wait()
     wait_for(lambda: not Path(f"/proc/{server}").exists())
