@@ -29,8 +29,14 @@ def linear(words: int = 7, width: int = 3) -> nn.Linear:
 @pytest.mark.parametrize("family", ["Llama", "Qwen2", "Gemma2"])
 @pytest.mark.parametrize("tied", [False, True])
 @pytest.mark.parametrize("chunk", [2**20, 4 * 64, 64])
+@pytest.mark.parametrize("temperature", [0.8, 1.0])  # at 1 the gradient lies where the logits were
 def test_gradients_of_a_step_are_those_of_the_plain_head(
-    build: Callable[..., Any], family: str, tied: bool, chunk: int, monkeypatch: pytest.MonkeyPatch
+    build: Callable[..., Any],
+    family: str,
+    tied: bool,
+    chunk: int,
+    temperature: float,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(logprobs, "CHUNK_LOGITS", chunk)
     model = build(family, tie_word_embeddings=tied)
@@ -42,7 +48,7 @@ def test_gradients_of_a_step_are_those_of_the_plain_head(
         with inside:
             for groups in MICROBATCHES:
                 one = logprobs.completion_logprobs(
-                    model, groups, 0.8, True, form=form, entropy_gradient=True, memory=memory
+                    model, groups, temperature, True, form=form, entropy_gradient=True, memory=memory
                 )
                 assert one.entropy is not None
                 (one.logprobs.square().sum() + one.entropy.sum()).backward()
