@@ -5,6 +5,7 @@ life, so that its page shows how it came to be: ``<name>-<id>-progress`` and ``<
 """
 
 import re
+import time
 from types import TracebackType
 from typing import Any
 
@@ -18,6 +19,10 @@ from tasks.summary import round_summary
 from tasks.tracking import Tracker
 
 
+_BETWEEN_DRAWINGS = 1.0
+"""Seconds; each drawing asks the server, and a small round has a dozen stages in as little."""
+
+
 class RoundArtifacts:
     """Hears the stages of this process, between them and whoever heard them before, while it is open."""
 
@@ -28,7 +33,7 @@ class RoundArtifacts:
         self._key = f"{name}-{run.identity[:8]}"
         self._bar: Any = None  # Prefect types its id as if it might be awaited
         self._next: Listener | None = None
-        self._stages_done = 0
+        self._drawn = -_BETWEEN_DRAWINGS
 
     def __enter__(self) -> "RoundArtifacts":
         self._next = listener()
@@ -52,7 +57,7 @@ class RoundArtifacts:
         if self._next:
             self._next.stage_ended(stage, round_number, seconds, cached)
         names = [found.name for _, found in stages_of(self.run, round_number)]
-        if not cached and stage in names:
+        if not cached and stage in names and time.monotonic() - self._drawn >= _BETWEEN_DRAWINGS:
             self._draw(round_number - 1 + (names.index(stage) + 1) / len(names), f"round {round_number}: {stage} done")
 
     def round_done(self, round_number: int, tracker: Tracker) -> None:
@@ -68,6 +73,7 @@ class RoundArtifacts:
             return  # the same figures stand in the run folder and in MLflow
 
     def _draw(self, rounds: float, text: str) -> None:
+        self._drawn = time.monotonic()
         percent = max(0.0, min(100.0, 100 * rounds / self.run.config.rounds))
         try:
             if self._bar is None:
