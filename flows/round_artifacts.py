@@ -18,7 +18,6 @@ from tasks.stage import Listener, listener, set_listener
 from tasks.summary import round_summary
 from tasks.tracking import Tracker
 
-
 _BETWEEN_DRAWINGS = 1.0
 """Seconds; each drawing asks the server, and a small round has a dozen stages in as little."""
 
