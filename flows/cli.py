@@ -70,21 +70,23 @@ def train(
     ] = False,
 ) -> None:
     """Train a run, or go on with it where it stands."""
-    from grpo_core.config import load_config
+    with environment.heavy_imports():
+        from flows.own_server import start_own_server
+
+        server = None if dry_run else start_own_server()
+        from grpo_core.config import load_config
 
     loaded = load_config(config, overrides, rounds)
     folder = run_dir or f"runs/{loaded.name}"
-    if dry_run:
+    if server is None:
         from flows.dry_run import describe
 
         describe(loaded, folder, out)
         return
-    from flows.early_server import start_server_early
+    with environment.heavy_imports():
+        from flows.session import train_session
 
-    server_ready = start_server_early()
-    from flows.session import train_session
-
-    train_session(loaded, folder, out, server_ready)
+    train_session(loaded, folder, out, server)
 
 
 @app.command()
@@ -133,16 +135,16 @@ def resume(
     ] = None,
 ) -> None:
     """Go on with a run by the config in its folder."""
-    from tasks.run import open_run
+    with environment.heavy_imports():
+        from flows.own_server import start_own_server
+
+        server = start_own_server()
+        from flows.session import train_session
+        from tasks.run import open_run
 
     config = open_run(run).config
-    from flows.early_server import start_server_early
-
-    server_ready = start_server_early()
-    from flows.session import train_session
-
     config = config if rounds is None else config.model_copy(update={"rounds": rounds})
-    train_session(config, run, out, server_ready)
+    train_session(config, run, out, server)
 
 
 @app.command()

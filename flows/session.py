@@ -1,7 +1,7 @@
 """What the commands that touch a run do, from the terminal's side."""
 
 import time
-from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 from prefect import tags
@@ -11,6 +11,7 @@ from rich.markup import escape
 from flows import train as train_module
 from flows.changes import describe_changes
 from flows.display import Display
+from flows.environment import heavy_imports
 from flows.evaluate import evaluate_round
 from flows.preflight import check_config
 from flows.recover import tag_of_folder
@@ -24,22 +25,21 @@ from tasks.summary import round_summary
 from tasks.tracking import Tracker
 
 
-def train_session(config: RunConfig, run_dir: str, out: Console, server_ready: Callable[[], None]) -> None:
+def train_session(config: RunConfig, run_dir: str, out: Console, server: AbstractContextManager[None]) -> None:
     """Train with a live table, then say where the run is and how to look at it.
 
     Args:
-        server_ready: returns once Prefect can be spoken to.
+        server: entered once flows are to be run; what ``start_own_server`` gives.
     """
     began = time.monotonic()
     check_config(config, run_dir)
     for line in describe_changes(run_dir, config):
         out.print(escape(line), soft_wrap=True)
-    # These take seconds, in which the server comes up, and are needed in any case.
-    import matplotlib.figure  # noqa: F401
-    import mlflow.store.tracking.sqlalchemy_store  # noqa: F401
+    with heavy_imports():  # while the server comes up; they are needed in any case
+        import matplotlib.figure  # noqa: F401
+        import mlflow.store.tracking.sqlalchemy_store  # noqa: F401
 
-    server_ready()
-    with Display(out, config.rounds) as display:
+    with server, Display(out, config.rounds) as display:
         set_listener(display)
         train_module.set_on_round(display.round_complete)
         try:

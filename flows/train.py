@@ -104,7 +104,7 @@ def _rounds(run: Run, is_new: bool, last_of: Callable[[int], int] | None) -> int
                 run_round(run.uri, number)
                 tracker = tracker or _tracker(run)
                 apply_retention(run, number)
-                tracker.sync(range(number + 1) if number == begin else [number])
+                tracker.sync(range(number + 1) if number == begin else [number], more_to_come=number < last)
                 _tell(run, number)
                 if number >= first:
                     shown.round_done(number, tracker)

@@ -11,6 +11,7 @@ import posixpath
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -93,6 +94,7 @@ class Manifest:
         return (json.dumps({**told, _OWN_DIGEST: digest_json(told)}, indent=1, sort_keys=True) + "\n").encode()
 
     @classmethod
+    @lru_cache(maxsize=1024)  # the stages of a round read the same few dozen again and again
     def from_bytes(cls, data: bytes) -> "Manifest":
         """Raises ValueError, KeyError, TypeError or AttributeError when the bytes are not what ``to_bytes`` made."""
         value = json.loads(data)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from prefect.cache_policies import CacheKeyFnPolicy
-from prefect.context import TaskRunContext
+from prefect.context import TagsContext, TaskRunContext
 
 from grpo_core import faults
 from grpo_core.artifacts import ArtifactWriter, Condition, Fingerprint, Manifest
@@ -153,7 +153,8 @@ def run_stage(
         _listener.stage_started(stage.name, round_number, "" if condition.done else condition.why)
     began = time.monotonic()
     chosen = task.with_options(refresh_cache=not condition.done, task_run_name=f"{stage.name}-{round_number:04d}")
-    result: dict[str, Any] = chosen(run, round_number, stage=stage.name, key=fingerprint.digest)
+    with TagsContext():  # for each of a flow run's tags, Prefect would ask its server for a slot
+        result: dict[str, Any] = chosen(run, round_number, stage=stage.name, key=fingerprint.digest)
     if _listener:
         _listener.stage_ended(stage.name, round_number, time.monotonic() - began, condition.done)
     return result

@@ -5,6 +5,7 @@ what MLflow holds, and adds what is missing. The parent run is the training run,
 """
 
 import posixpath
+import time
 from collections.abc import Callable, Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Literal
@@ -46,6 +47,7 @@ TRACES_TAG = "grpo_rounds.uploaded.traces"
 BRANCH_TAG = "grpo_rounds.branch_of"  # the identity of the run that a branch was made from
 _LONGEST_TAG = 4000  # MLflow takes 5000 characters
 _TABLE_OF = ("rollouts", "rewards", "advantages")  # what the table of rollouts is made of
+_BETWEEN_CURVES = 10.0  # seconds; a drawing takes as long as all else that is sent of a small round
 _FORMAT = 2  # raised when the same round would be mirrored otherwise
 
 
@@ -69,6 +71,7 @@ class Tracker:
         self._was_contacted = False
         self._status: Status | None = None
         self._rounds: dict[int, RoundOnDisk] = {}
+        self._curve_at = -_BETWEEN_CURVES
 
     @property
     def run_id(self) -> str | None:
@@ -84,8 +87,12 @@ class Tracker:
         mirrored = record.children.get(round_number, record.parent)  # round 0 has no page of its own
         return f"{self.place.ui_command.rstrip('/')}/#/experiments/{record.experiment_id}/runs/{mirrored.run_id}"
 
-    def sync(self, rounds: Iterable[int] | None = None) -> str | None:
-        """Bring MLflow's record of these rounds (None: all) up to what lies on disk; returns ``problem``."""
+    def sync(self, rounds: Iterable[int] | None = None, more_to_come: bool = False) -> str | None:
+        """Bring MLflow's record of these rounds (None: all) up to what lies on disk; returns ``problem``.
+
+        Args:
+            more_to_come: the caller will sync again; if that is soon, the learning curve is drawn then.
+        """
         # After a failure anything may be missing; a round that isn't costs one comparison.
         wanted = None if rounds is None or self.problem else set(rounds)
 
@@ -99,7 +106,8 @@ class Tracker:
                     self._sync_round(record, self._rounds[number])
             self._sync_prompts(record.parent)
             sync_registry(record, self.run)
-            self._sync_curve(record.parent, [self._rounds[number] for number in on_disk])
+            if not more_to_come or time.monotonic() - self._curve_at >= _BETWEEN_CURVES:
+                self._sync_curve(record.parent, [self._rounds[number] for number in on_disk])
             self._send_status(record)
 
         if self._guarded(work):
@@ -226,6 +234,7 @@ class Tracker:
         if summaries:
             name = self.run.config.name
             digest = digest_json([_FORMAT, name, summaries])
+            self._curve_at = time.monotonic()
             parent.put_file("learning_curve.png", lambda: draw_curve(name, summaries), digest)
 
     def _sync_prompts(self, parent: Mirror) -> None:

@@ -190,19 +190,28 @@ def test_a_second_writer_is_told_who_holds_the_run(launcher, command, tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("moment", ["while it starts", "in round 0"])
 def test_the_temporary_prefect_server_dies_with_the_run_that_started_it(tmp_path, moment):
-    environment = {name: value for name, value in os.environ.items() if name != "PREFECT_API_URL"}
-    environment |= {"PREFECT_HOME": str(tmp_path / "prefect")}
     run = tmp_path / "run"
-    program = Path(sys.executable).parent / "grpo-rounds"
-    started = subprocess.Popen([program, "train", TINY, "--run-dir", run], env=environment, stdout=subprocess.DEVNULL)
+    started = subprocess.Popen([PROGRAM, "train", TINY, "--run-dir", run], env=_serverless(tmp_path), stdout=subprocess.DEVNULL)
     if moment == "in round 0":
         wait_for((run / "rounds/0000/policy/manifest.json").exists)
     wait_for(lambda: children(started.pid, "read -r line"))  # who watches over it
-    (server,) = children(started.pid, "create_app")
+    (server,) = children(started.pid, "flows.own_server")
     assert run.exists() == (moment == "in round 0")
     started.kill()
     started.wait()
     wait_for(lambda: not Path(f"/proc/{server}").exists())
+
+
+@pytest.mark.slow
+def test_a_refused_config_leaves_no_temporary_prefect_server(tmp_path):
+    wrong = [PROGRAM, "train", TINY, "--set", "model.name=none/such", "--run-dir", tmp_path / "run"]
+    one_sentence(subprocess.run(wrong, env=_serverless(tmp_path), capture_output=True, text=True), "none/such")
+    wait_for(lambda: not _of_home(tmp_path))
+
+
+def _serverless(folder: Path) -> dict[str, str]:
+    environment = {name: value for name, value in os.environ.items() if name != "PREFECT_API_URL"}
+    return environment | {"PREFECT_HOME": str(folder / "prefect")}
 
 
 def children(parent: int, word: str) -> list[int]:
