@@ -2,8 +2,8 @@
 
 Trains the toy of configs/tiny.yaml with few and with many rounds, by the command line and Prefect's own temporary
 server, and takes from the wall time what the stages themselves took (their timings.json). The first run finds neither
-Prefect's nor MLflow's database and makes them; the others are compared with each other. Then it asks the finished run to
-go on, which only proves what lies there. Medians of several repetitions; about six minutes on two cores.
+Prefect's nor MLflow's database and makes them; the others are compared with each other. Then it asks the finished run
+to go on, which only proves what lies there. Medians of several repetitions; about six minutes on two cores.
 """
 
 import json

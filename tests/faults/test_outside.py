@@ -19,6 +19,8 @@ from support import ROOT, TINY, digests, in_prefect, mlflow_record, prefect_serv
 
 from grpo_core.artifacts import Manifest
 
+PROGRAM = Path(sys.executable).parent / "grpo-rounds"
+
 as_root = pytest.mark.skipif(
     os.geteuid() != 0 or subprocess.run(["mount", "--version"], capture_output=True).returncode != 0,
     reason="mounting a small file system needs root",
@@ -191,7 +193,9 @@ def test_a_second_writer_is_told_who_holds_the_run(launcher, command, tmp_path):
 @pytest.mark.parametrize("moment", ["while it starts", "in round 0"])
 def test_the_temporary_prefect_server_dies_with_the_run_that_started_it(tmp_path, moment):
     run = tmp_path / "run"
-    started = subprocess.Popen([PROGRAM, "train", TINY, "--run-dir", run], env=_serverless(tmp_path), stdout=subprocess.DEVNULL)
+    started = subprocess.Popen(
+        [PROGRAM, "train", TINY, "--run-dir", run], env=_serverless(tmp_path), stdout=subprocess.DEVNULL
+    )
     if moment == "in round 0":
         wait_for((run / "rounds/0000/policy/manifest.json").exists)
     wait_for(lambda: children(started.pid, "read -r line"))  # who watches over it
@@ -206,7 +210,19 @@ def test_the_temporary_prefect_server_dies_with_the_run_that_started_it(tmp_path
 def test_a_refused_config_leaves_no_temporary_prefect_server(tmp_path):
     wrong = [PROGRAM, "train", TINY, "--set", "model.name=none/such", "--run-dir", tmp_path / "run"]
     one_sentence(subprocess.run(wrong, env=_serverless(tmp_path), capture_output=True, text=True), "none/such")
-    wait_for(lambda: not _of_home(tmp_path))
+    wait_for(lambda: not _servers_of(tmp_path))
+
+
+def _servers_of(folder: Path) -> list[int]:
+    import psutil
+
+    found = psutil.process_iter(["pid", "cmdline", "environ"])
+    return [
+        process.pid
+        for process in found
+        if "flows.own_server" in (process.info["cmdline"] or [])
+        and (process.info["environ"] or {}).get("PREFECT_HOME") == str(folder / "prefect")
+    ]
 
 
 def _serverless(folder: Path) -> dict[str, str]:
