@@ -37,6 +37,20 @@ WRITES = (
 )
 
 
+def test_the_learning_curve_waits_while_more_is_to_come_soon(run):
+    def curve() -> str:
+        return str(held(run)["demo"]["tags"]["grpo_rounds.uploaded.learning_curve"])
+
+    tracker = Tracker(run)
+    tracker.sync(more_to_come=True)
+    first = curve()
+    write_round(run, 3)
+    tracker.sync([3], more_to_come=True)
+    assert curve() == first
+    tracker.sync([3])
+    assert curve() != first
+
+
 def test_everything_is_there(run):
     tracker = Tracker(run)
     assert tracker.sync() is None
