@@ -12,8 +12,9 @@ from typing import Any
 
 from prefect import task
 
-from grpo_core.artifacts import ArtifactWriter, digest_json, read_parquet
+from grpo_core.artifacts import ArtifactWriter, read_parquet
 from grpo_core.diagnostics import group_table, stability_metrics, tier_metrics
+from grpo_core.fingerprint import digest_json
 from grpo_core.gates import Factors, Signals, collect, decide
 from grpo_core.schemas import GROUPS, REWARDS, Progress
 from tasks.gate_record import gate_findings

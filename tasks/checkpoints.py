@@ -10,7 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from grpo_core import interrupt
-from grpo_core.artifacts import Artifact, ArtifactWriter, Fingerprint
+from grpo_core.artifacts import Artifact, ArtifactWriter
+from grpo_core.fingerprint import Fingerprint
 from tasks.run import Run, round_folder
 
 FORMAT = 2  # raised when older checkpoints can't be gone on from

@@ -6,9 +6,10 @@ from typing import Any
 
 from prefect import task
 
-from grpo_core.artifacts import digest_json, read_parquet
+from grpo_core.artifacts import read_parquet
 from grpo_core.canary import CANARY_FILE
 from grpo_core.errors import UserError
+from grpo_core.fingerprint import digest_json
 from grpo_core.models import load_tokenizer
 from grpo_core.prompts.config import DataConfig, SourceConfig, SourceKeys
 from grpo_core.prompts.facts import source_facts

@@ -6,7 +6,7 @@ from typing import Any
 import pyarrow.compute as pc
 from prefect import task
 
-from grpo_core.artifacts import digest_json
+from grpo_core.fingerprint import digest_json
 from grpo_core.prompts.plan import Candidate
 from grpo_core.prompts.plan import plan_round as plan_prompts
 from grpo_core.schemas import Progress

@@ -2,7 +2,8 @@
 
 import pyarrow as pa
 
-from grpo_core.artifacts import digest_json, read_parquet
+from grpo_core.artifacts import read_parquet
+from grpo_core.fingerprint import digest_json
 from grpo_core.prompts.config import DataConfig, SourceConfig
 from grpo_core.schemas import PROMPTS
 from tasks.run import Run

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from grpo_core.artifacts import digest_json
+from grpo_core.fingerprint import digest_json
 from grpo_core.labels.corrections import BY_A_PERSON, corrections
 from grpo_core.report.page import render
 from grpo_core.report.pick import Order, best_and_worst, covering_groups, disagreements, hash_order

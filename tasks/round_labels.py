@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from grpo_core.artifacts import digest_json
+from grpo_core.fingerprint import digest_json
 from grpo_core.labels.label import Label, from_table
 from grpo_core.schemas import LABELS, PLAN
 from tasks.run import Run, round_folder

@@ -5,7 +5,7 @@ from typing import Any
 
 from prefect import task
 
-from grpo_core.artifacts import digest_json
+from grpo_core.fingerprint import digest_json
 from grpo_core.prompts.config import DataConfig
 from grpo_core.prompts.rewards import source_rewards
 from grpo_core.rewards import smoothing

@@ -14,8 +14,9 @@ from prefect.cache_policies import CacheKeyFnPolicy
 from prefect.context import TagsContext, TaskRunContext
 
 from grpo_core import faults
-from grpo_core.artifacts import ArtifactWriter, Condition, Fingerprint, Manifest
+from grpo_core.artifacts import ArtifactWriter, Condition, Manifest
 from grpo_core.errors import UserError
+from grpo_core.fingerprint import Fingerprint
 from grpo_core.schemas import Progress
 from tasks.run import Run
 

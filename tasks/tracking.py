@@ -10,8 +10,9 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Literal
 
-from grpo_core.artifacts import Manifest, digest_json, read_parquet
+from grpo_core.artifacts import Manifest, read_parquet
 from grpo_core.errors import UserError
+from grpo_core.fingerprint import digest_json
 from grpo_core.schemas import REJECTED
 from tasks import traces
 from tasks.branch import origin

@@ -5,7 +5,8 @@ import posixpath
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from grpo_core.artifacts import Manifest, digest_json
+from grpo_core.artifacts import Manifest
+from grpo_core.fingerprint import digest_json
 from tasks.filter_prompts import SOURCES
 from tasks.pools import pools
 from tasks.run import Run

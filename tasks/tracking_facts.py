@@ -7,8 +7,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from grpo_core.artifacts import TIMINGS, Manifest, digest_json
+from grpo_core.artifacts import TIMINGS, Manifest
 from grpo_core.config import RunConfig
+from grpo_core.fingerprint import digest_json
 from grpo_core.rewards.monitor import trend
 from tasks.gate_record import gate_findings
 from tasks.pools import joining_rounds, pool_folder

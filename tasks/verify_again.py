@@ -8,9 +8,10 @@ from typing import Any, cast
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from grpo_core.artifacts import Artifact, ArtifactWriter, Fingerprint, read_parquet
+from grpo_core.artifacts import Artifact, ArtifactWriter, read_parquet
 from grpo_core.errors import UserError
 from grpo_core.evaluation import evaluate
+from grpo_core.fingerprint import Fingerprint
 from grpo_core.generation.engine import Completion, Engine, Request, SamplingParams
 from grpo_core.rewards.config import ComponentConfig, RewardConfig
 from grpo_core.rewards.reward import Reward

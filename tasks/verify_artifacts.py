@@ -6,8 +6,9 @@ from collections.abc import Sequence
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from grpo_core.artifacts import MANIFEST, RETIRED, TIMINGS, Artifact, Manifest, digest_json
+from grpo_core.artifacts import MANIFEST, RETIRED, TIMINGS, Artifact, Manifest
 from grpo_core.errors import UserError
+from grpo_core.fingerprint import digest_json
 from tasks.run import Run
 from tasks.stage import InputMissing, Stage
 from tasks.verify_report import Report

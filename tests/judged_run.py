@@ -6,8 +6,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from grpo_core.artifacts import ArtifactWriter, Fingerprint
+from grpo_core.artifacts import ArtifactWriter
 from grpo_core.config import RunConfig
+from grpo_core.fingerprint import Fingerprint
 from grpo_core.schemas import EVALUATION
 from tasks import promote_policy
 from tasks.run import Run, create_or_open, round_folder

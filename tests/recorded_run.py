@@ -8,8 +8,9 @@ import pyarrow as pa
 from mlflow import MlflowClient
 from mlflow.entities import ViewType
 
-from grpo_core.artifacts import ArtifactWriter, Fingerprint
+from grpo_core.artifacts import ArtifactWriter
 from grpo_core.config import RunConfig
+from grpo_core.fingerprint import Fingerprint
 from grpo_core.schemas import ADVANTAGES, EVALUATION, PLAN, PROMPTS, REJECTED, REWARDS, ROLLOUTS, rollout_id
 from tasks.run import Run, create_or_open, round_folder
 from tasks.tracking import Tracker

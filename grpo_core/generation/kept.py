@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from grpo_core.artifacts import digest_json
 from grpo_core.errors import UserError
+from grpo_core.fingerprint import digest_json
 from grpo_core.generation.engine import GenerationConfig
 from grpo_core.generation.fleet import EngineFleet
 from grpo_core.models import ModelConfig

@@ -8,8 +8,9 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from grpo_core.artifacts import Artifact, ArtifactWriter, Fingerprint
+from grpo_core.artifacts import Artifact, ArtifactWriter
 from grpo_core.errors import UserError
+from grpo_core.fingerprint import Fingerprint
 from grpo_core.storage import Store
 
 SCHEMA = pa.schema([pa.field("key", pa.string(), nullable=False), pa.field("value", pa.int64(), nullable=False)])

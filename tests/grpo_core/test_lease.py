@@ -6,8 +6,9 @@ from dataclasses import replace
 import pytest
 
 from grpo_core import interrupt, lease
-from grpo_core.artifacts import Artifact, ArtifactWriter, Fingerprint
+from grpo_core.artifacts import Artifact, ArtifactWriter
 from grpo_core.errors import UserError
+from grpo_core.fingerprint import Fingerprint
 from grpo_core.lease import Held, Holder, Lease, LeaseLost, borrowing, holding
 from grpo_core.process_identity import here, is_dead
 from grpo_core.storage import Store

@@ -3,7 +3,8 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from grpo_core.artifacts import Artifact, ArtifactWriter, Fingerprint
+from grpo_core.artifacts import Artifact, ArtifactWriter
+from grpo_core.fingerprint import Fingerprint
 from grpo_core.overlay import Overlay
 from grpo_core.storage import Store
 

@@ -47,7 +47,8 @@ def test_where_it_runs_is_in_no_fingerprint(tmp_path):
 
 
 def test_an_audit_asks_no_cluster(tmp_path):
-    from grpo_core.artifacts import Artifact, ArtifactWriter, Fingerprint
+    from grpo_core.artifacts import Artifact, ArtifactWriter
+    from grpo_core.fingerprint import Fingerprint
 
     run, _ = create_or_open(str(tmp_path / "run"), RunConfig(cluster={"address": "auto"}))
     key = Fingerprint("stage", 1, 1, {}, {})

@@ -9,9 +9,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from grpo_core.advantages.prior import Prior
-from grpo_core.artifacts import ArtifactWriter, Fingerprint
+from grpo_core.artifacts import ArtifactWriter
 from grpo_core.config import RunConfig
 from grpo_core.errors import UserError
+from grpo_core.fingerprint import Fingerprint
 from grpo_core.schemas import ADVANTAGES, REWARDS, ROLLOUTS, rollout_id
 from tasks.compute_advantages import PRIOR, STAGE
 from tasks.run import Run, round_folder

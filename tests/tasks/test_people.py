@@ -18,8 +18,9 @@ from support import TINY, digests
 
 from flows.branch import Wish, make_branch, plan_branch
 from flows.stages import examine
-from grpo_core.artifacts import ArtifactWriter, Fingerprint
+from grpo_core.artifacts import ArtifactWriter
 from grpo_core.errors import UserError
+from grpo_core.fingerprint import Fingerprint
 from grpo_core.schemas import ADVANTAGES, LABELS, PLAN, REWARDS
 from tasks import compute_advantages, pull_labels, score_rewards, traces
 from tasks.report import report_digest, round_report

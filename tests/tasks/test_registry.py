@@ -243,7 +243,8 @@ def test_turned_off_there_is_no_model(place):
 
 def write_model(run: Run, number: int) -> None:
     """A tiny transformer as the policy of a round."""
-    from grpo_core.artifacts import ArtifactWriter, Fingerprint
+    from grpo_core.artifacts import ArtifactWriter
+    from grpo_core.fingerprint import Fingerprint
     from grpo_core.models import save_policy
 
     model, tokenizer = build_tiny(number)

@@ -6,7 +6,8 @@ import pytest
 from judged_run import write_policy
 from stored_run import store_run
 
-from grpo_core.artifacts import ArtifactWriter, Fingerprint
+from grpo_core.artifacts import ArtifactWriter
+from grpo_core.fingerprint import Fingerprint
 from grpo_core.schemas import ADVANTAGES, REWARDS, ROLLOUTS
 from tasks.branch import BRANCH, Branch
 from tasks.rescore import compare

@@ -1,8 +1,9 @@
 import pytest
 
-from grpo_core.artifacts import ArtifactWriter, Fingerprint
+from grpo_core.artifacts import ArtifactWriter
 from grpo_core.config import RunConfig
 from grpo_core.errors import UserError
+from grpo_core.fingerprint import Fingerprint
 from tasks.retention import apply_retention, best_round
 from tasks.run import Run, create_or_open, round_folder
 

@@ -9,8 +9,9 @@ import pyarrow as pa
 import pytest
 from stored_run import rollout_row, store_run
 
-from grpo_core.artifacts import ArtifactWriter, Fingerprint
+from grpo_core.artifacts import ArtifactWriter
 from grpo_core.canary import CANARY_FILE
+from grpo_core.fingerprint import Fingerprint
 from grpo_core.schemas import PLAN, ROLLOUTS, Progress
 from tasks import sample_groups
 from tasks.rollout_shards import Shard

@@ -19,7 +19,8 @@ from recorded_run import (
     write_start,
 )
 
-from grpo_core.artifacts import ArtifactWriter, Fingerprint
+from grpo_core.artifacts import ArtifactWriter
+from grpo_core.fingerprint import Fingerprint
 from tasks.learning_curve import learning_curve
 from tasks.run import Run, open_run, round_folder
 from tasks.tracking import Tracker

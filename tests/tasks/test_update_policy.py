@@ -3,8 +3,9 @@ from collections.abc import Callable
 import pyarrow as pa
 import pytest
 
-from grpo_core.artifacts import ArtifactWriter, Fingerprint
+from grpo_core.artifacts import ArtifactWriter
 from grpo_core.config import RunConfig
+from grpo_core.fingerprint import Fingerprint
 from grpo_core.schemas import ADVANTAGES, ROLLOUTS
 from tasks.run import Run, create_or_open, round_folder
 from tasks.update_policy import STAGE, training_rollouts

@@ -14,8 +14,9 @@ from stored_run import store_run
 from support import digests
 
 from flows.stages import stages_of
-from grpo_core.artifacts import Artifact, ArtifactWriter, Fingerprint
+from grpo_core.artifacts import Artifact, ArtifactWriter
 from grpo_core.errors import UserError
+from grpo_core.fingerprint import Fingerprint
 from grpo_core.schemas import REWARDS
 from grpo_core.storage import Store
 from tasks.run import open_run

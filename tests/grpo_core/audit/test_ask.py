@@ -10,10 +10,11 @@ import pytest
 from stored_run import store_run
 from support import ROOT
 
-from grpo_core.artifacts import ArtifactWriter, Fingerprint
+from grpo_core.artifacts import ArtifactWriter
 from grpo_core.audit.ask import Question, ask
 from grpo_core.audit.files import STEPS
 from grpo_core.errors import UserError
+from grpo_core.fingerprint import Fingerprint
 from grpo_core.schemas import ADVANTAGES, EVALUATION, PLAN, PROMPTS, REJECTED, REWARDS
 from grpo_core.storage import Store
 from tasks.run import Run

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from grpo_core.artifacts import Artifact, ArtifactWriter, Fingerprint
+from grpo_core.artifacts import Artifact, ArtifactWriter
+from grpo_core.fingerprint import Fingerprint
 from grpo_core.generation.engine import GenerationConfig, Request
 from grpo_core.generation.open import open_engine
 from grpo_core.generation.shards import RolloutJob, make_shards, sampling_of, write_shard

@@ -13,10 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from vllm_policy import SECOND_END, VLLM, needs_vllm, save_small_policy, small_policy
 
-from grpo_core.artifacts import Artifact, ArtifactWriter, Fingerprint
+from grpo_core.artifacts import Artifact, ArtifactWriter
 from grpo_core.canary import CANARY_FILE, check_canary
 from grpo_core.config import RunConfig
 from grpo_core.errors import NotHere, UserError
+from grpo_core.fingerprint import Fingerprint
 from grpo_core.generation.check import check_engine
 from grpo_core.generation.engine import Completion, GenerationConfig, Request, SamplingParams, generate_batches
 from grpo_core.generation.fleet import EngineFleet, share_out
