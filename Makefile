@@ -13,9 +13,9 @@ VLLM_NEEDS := pyarrow fsspec s3fs pydantic
 quickstart: $(STAMP)
 	$(BIN)/grpo-rounds train configs/quickstart.yaml
 
-# Two processes: every test starts one thread, and many wait for others most of the time. tests/conftest.py says in which
-# order the files begin.
-PYTEST := $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+# Three processes on two cores: every test starts one thread, and many wait for others most of the time. tests/conftest.py
+# says in which order the files begin.
+PYTEST := $(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
 
 test: $(STAMP)
 	$(PYTEST)

@@ -1,6 +1,7 @@
 """What a run will take, as a user asks for it; and what can't fit, refused before it starts."""
 
 import json
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,7 @@ RECIPES = {
 }
 
 
+@cache  # several tests ask for the same
 def plan(name: str, *overrides: str, machine: Machine | None = None) -> tuple[RunConfig, Estimate]:
     config = load_config(ROOT / "configs" / name, list(overrides))
     return config, make_plan(config, machine=machine, folders=SHAPES)

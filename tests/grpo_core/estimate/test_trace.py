@@ -6,6 +6,7 @@ from transformers import AutoModelForCausalLM, LlamaConfig, Qwen2Config
 
 from grpo_core.estimate.trace import Held, count_bytes, trace_microbatch
 from grpo_core.estimate.work import Lengths, expected_form, largest_held, packed
+from grpo_core.policy import token_logprobs
 from grpo_core.policy.config import UpdateConfig
 from grpo_core.policy.lora_config import LoraConfig
 
@@ -41,6 +42,15 @@ def test_fake_tensors_take_the_bytes_of_real_ones(family: type, recomputed: bool
     fake = trace_microbatch(config, batch, form, **options)
     assert fake == Held(real.trunk, max(real.forward.most, real.backward.most), fake.small, None)
     assert real.trunk > 0
+
+
+def test_eight_blocks_of_logits_are_told_from_three(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(token_logprobs, "_BLOCK_LOGITS", 1)
+    config = LlamaConfig(num_hidden_layers=2, **SIZES | {"vocab_size": 20_000})
+    batch, form = batch_and_form(config)
+    real = count_bytes(AutoModelForCausalLM.from_config(config, attn_implementation="sdpa").eval(), batch, form)
+    assert trace_microbatch(config, batch, form).most == max(real.forward.most, real.backward.most)
+    assert real.forward.most > 4 * batch.tokens * 20_000 * 9 / 8  # the logits, and beside them more than one block
 
 
 def test_seven_layers_are_told_from_two_and_three() -> None:
