@@ -132,6 +132,7 @@ def run(production: Production, bench: Bench) -> Path:
 
 @needs_postgres
 @pytest.mark.slow
+@pytest.mark.distributed
 def test_services_are_healthy_and_ask_for_the_password(production: Production, bench: Bench, run: Path) -> None:
     for service in ("postgres", "worker"):
         production.await_health(service)
@@ -148,6 +149,7 @@ def test_services_are_healthy_and_ask_for_the_password(production: Production, b
 
 @needs_postgres
 @pytest.mark.slow
+@pytest.mark.distributed
 def test_a_run_through_servers_is_the_one_left_alone_and_so_is_its_record(bench: Bench, run: Path) -> None:
     alone = bench.home / "alone/run"
     bench.everything["MLFLOW_TRACKING_URI"] = f"sqlite:///{alone.parent}/mlflow.db"
@@ -162,6 +164,7 @@ def test_a_run_through_servers_is_the_one_left_alone_and_so_is_its_record(bench:
 
 @needs_postgres
 @pytest.mark.slow
+@pytest.mark.distributed
 def test_the_record_is_proven_and_holds_the_weights(bench: Bench, run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import mlflow
 
@@ -183,6 +186,7 @@ def test_the_record_is_proven_and_holds_the_weights(bench: Bench, run: Path, mon
 
 @needs_postgres
 @pytest.mark.slow
+@pytest.mark.distributed
 def test_a_lost_record_is_rebuilt_in_an_empty_database(production: Production, bench: Bench, run: Path) -> None:
     production.execute("CREATE DATABASE rebuilt")
     uri = production.environment("mlflow-server")["MLFLOW_BACKEND_STORE_URI"].replace("/mlflow", "/rebuilt")
@@ -195,6 +199,7 @@ def test_a_lost_record_is_rebuilt_in_an_empty_database(production: Production, b
 
 @needs_postgres
 @pytest.mark.slow
+@pytest.mark.distributed
 def test_no_secret_is_in_anything_that_is_left(production: Production, bench: Bench, run: Path) -> None:
     hidden = [*HIDDEN, BLOCK]
     assert files_with(production.home, ["rounds/0001"])  # the search finds what is there

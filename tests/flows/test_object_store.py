@@ -9,7 +9,7 @@ from support import TINY, digests
 
 from grpo_core.storage import Store
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.distributed]
 
 # Each start dies at the next of these; together they lie in every kind of stage and write.
 FAULTS = [

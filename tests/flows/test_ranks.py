@@ -30,6 +30,7 @@ def left_of(run: Path) -> list[str]:
 
 
 @pytest.mark.slow
+@pytest.mark.distributed
 def test_killed_by_ranks_and_as_a_whole_it_ends_with_the_same_bytes(command, finished_run, tmp_path):
     undisturbed, run = tmp_path / "undisturbed", tmp_path / "run"
     done = command("train", TINY, "--run-dir", undisturbed, *TWO)

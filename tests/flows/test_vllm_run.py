@@ -23,6 +23,7 @@ def engines_of(run: Path) -> list[int]:
 
 
 @pytest.mark.slow
+@pytest.mark.distributed
 @needs_vllm
 def test_a_run_killed_while_vllm_generates_ends_with_the_same_bytes(command, tmp_path: Path) -> None:
     policy = save_small_policy(tmp_path / "model")

@@ -84,6 +84,7 @@ def ray_address(object_store) -> Iterator[str]:
 
 
 @pytest.mark.slow
+@pytest.mark.distributed
 def test_more_than_the_cluster_has_is_refused(ray_address):
     import ray
 
@@ -95,6 +96,7 @@ def test_more_than_the_cluster_has_is_refused(ray_address):
 
 
 @pytest.mark.slow
+@pytest.mark.distributed
 def test_workers_and_driver_killed_it_ends_with_the_bytes_of_a_run_without_ray(
     ray_address, command, finished_run, object_store, tmp_path
 ):
@@ -148,6 +150,7 @@ os.kill(os.getpid(), 9)
 
 
 @pytest.mark.slow
+@pytest.mark.distributed
 def test_a_cluster_started_in_place_ends_with_a_process_that_is_killed():
     pytest.importorskip("prefect_ray")
     before = set(_ray_processes())

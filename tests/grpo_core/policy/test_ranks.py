@@ -52,6 +52,7 @@ def metrics(folder: Path) -> dict[str, Any]:
 
 @pytest.mark.parametrize(("size", "name"), [(2, name) for name in EXACT] + [(4, name) for name in BY_FOUR])
 @pytest.mark.slow
+@pytest.mark.distributed
 def test_ranks_leave_what_one_process_leaves(done: Path, size: int, name: str) -> None:
     one, many = done / "by-1" / name, done / f"by-{size}" / name
     assert distance(tensors(one), tensors(many)) < TOLERANCE
@@ -65,6 +66,7 @@ def test_ranks_leave_what_one_process_leaves(done: Path, size: int, name: str) -
 
 
 @pytest.mark.slow
+@pytest.mark.distributed
 def test_gradients_of_ranks_are_those_of_one_process(done: Path) -> None:
     # After one step the first moment is a tenth of the clipped gradient.
     first = [tensors(done / f"by-{size}" / "one-step" / "trainer_state") for size in (1, 2, 4)]
@@ -78,6 +80,7 @@ def test_gradients_of_ranks_are_those_of_one_process(done: Path) -> None:
 @pytest.mark.parametrize("size", [1, 2, 4])
 @pytest.mark.parametrize("kind", ["", "-lora"])
 @pytest.mark.slow
+@pytest.mark.distributed
 def test_a_checkpoint_of_two_ranks_goes_on_with_any_number(done: Path, size: int, kind: str) -> None:
     undisturbed = tensors(done / "by-1" / f"long{kind}")
     assert distance(undisturbed, tensors(done / f"by-{size}" / f"resumed{kind}")) < TOLERANCE
@@ -89,6 +92,7 @@ def files(folder: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.slow
+@pytest.mark.distributed
 def test_the_same_ranks_leave_the_same_bytes(done: Path) -> None:
     assert files(done / "by-2" / "plain") == files(done / "by-2" / "plain-again")
     assert files(done / "by-2" / "long") == files(done / "by-2" / "resumed")
@@ -96,6 +100,7 @@ def test_the_same_ranks_leave_the_same_bytes(done: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.distributed
 def test_the_files_are_those_of_one_process(done: Path) -> None:
     for name in ("plain", "lora"):
         one, two = files(done / "by-1" / name), files(done / "by-2" / name)
@@ -107,6 +112,7 @@ def test_the_files_are_those_of_one_process(done: Path) -> None:
 
 @pytest.mark.parametrize("name", ["bfloat16", "lora-bfloat16"])
 @pytest.mark.slow
+@pytest.mark.distributed
 def test_computing_in_bfloat16_keeps_float32_beside_it(done: Path, name: str) -> None:
     one, two = (tensors(done / f"by-{size}" / name) for size in (1, 2))
     assert distance(one, two) < 0.01
