@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from types import FrameType
 
 from prefect.settings import (
     PREFECT_API_URL,
@@ -94,8 +95,15 @@ def _serve(port: int) -> None:
         import uvicorn
         from prefect.server.api.server import create_app
 
+    class Server(uvicorn.Server):
+        def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+            # What its end cuts short complains, into the command's own output, where nobody can do anything about it.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
+            super().handle_exit(sig, frame)
+
     app = create_app(ephemeral=True, final=True)
-    uvicorn.run(app, host=_HOST, port=port, log_level="error", timeout_graceful_shutdown=_SECONDS_TO_END)
+    settings = uvicorn.Config(app, host=_HOST, port=port, log_level="error", timeout_graceful_shutdown=_SECONDS_TO_END)
+    Server(settings).run()
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """A command's own Prefect server: spoken to once it answers, and never where another is to be used."""
 
+import signal
 import subprocess
 import sys
 
@@ -19,6 +20,34 @@ def test_none_is_started_beside_one_that_is_configured(monkeypatch):
     monkeypatch.setattr(subprocess, "Popen", None)
     with temporary_settings({PREFECT_API_URL: "http://theirs/api"}), own_server.start_own_server():
         assert PREFECT_API_URL.value() == "http://theirs/api"
+
+
+COMPLAINING = """
+import sys
+from prefect.server.api import server
+from flows import own_server
+
+async def app(scope, receive, send):
+    assert scope["type"] == "lifespan"
+    print("before", file=sys.stderr)
+    await receive()
+    await send({"type": "lifespan.startup.complete"})
+    print("up", flush=True)
+    await receive()
+    print("after", file=sys.stderr)
+    await send({"type": "lifespan.shutdown.complete"})
+
+server.create_app = lambda **_: app
+own_server._serve(own_server._free_port())
+"""
+
+
+def test_what_its_end_cuts_short_is_not_heard():
+    command = [sys.executable, "-c", COMPLAINING]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as server:
+        assert server.stdout.readline() == "up\n"
+        server.send_signal(signal.SIGTERM)
+        assert server.communicate() == ("", "before\n")
 
 
 def test_flows_speak_to_the_one_that_answers(tmp_path, monkeypatch):
