@@ -106,6 +106,7 @@ def config(url: str) -> GenerationConfig:
 
 @pytest.mark.slow
 @needs_vllm
+@pytest.mark.distributed
 def test_a_server_loads_each_policy_and_gives_its_ids_and_logprobs(server: str, policies: list[Path]) -> None:
     requests = [Request(str(n), [1, 70 + n, 80], [hash64(n, i) for i in range(6)]) for n in range(3)]
     for seed in (1, 0):
@@ -128,6 +129,7 @@ def test_a_server_loads_each_policy_and_gives_its_ids_and_logprobs(server: str, 
 
 @pytest.mark.slow
 @needs_vllm
+@pytest.mark.distributed
 def test_a_server_that_cannot_load_weights_is_judged_by_the_canary(server: str, policies: list[Path]) -> None:
     with without_loading(server) as url:
         with open_engine(policies[0], CPU, config(url)) as engine:
@@ -144,6 +146,7 @@ def test_a_server_that_cannot_load_weights_is_judged_by_the_canary(server: str, 
 
 @pytest.mark.slow
 @needs_vllm
+@pytest.mark.distributed
 def test_a_server_is_asked_before_a_run_whether_all_fits(server: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def check(url: str, **more: object) -> None:
         generation = {"engine": "server", "server": {"url": url} | more, "max_new_tokens": 100}

@@ -93,6 +93,7 @@ def undisturbed(fleet: EngineFleet, tmp_path_factory: pytest.TempPathFactory) ->
 
 @pytest.mark.slow
 @needs_vllm
+@pytest.mark.distributed
 def test_logprobs_are_the_trainers_and_ends_are_told_right(fleet: EngineFleet, policy: Path) -> None:
     model, tokenizer = small_policy(0)
     assert check_canary(fleet, policy) < 1e-3
@@ -125,6 +126,7 @@ def test_logprobs_are_the_trainers_and_ends_are_told_right(fleet: EngineFleet, p
 
 @pytest.mark.slow
 @needs_vllm
+@pytest.mark.distributed
 def test_batches_side_by_side_are_those_of_one_after_the_other(fleet: EngineFleet) -> None:
     batches, sampling = [requests_of(number, size=2) for number in range(3)], SamplingParams(1.0, 1.0, 0, 20)
     heard: list[tuple[int, int]] = []
@@ -135,6 +137,7 @@ def test_batches_side_by_side_are_those_of_one_after_the_other(fleet: EngineFlee
 
 @pytest.mark.slow
 @needs_vllm
+@pytest.mark.distributed
 def test_top_k_and_top_p_cut_the_distribution_and_its_logprobs(fleet: EngineFleet) -> None:
     (group,) = fleet.generate([Request("a", [1, 70, 80], [hash64(i) for i in range(30)])], SamplingParams(1, 1, 2, 1))
     chances = {completion.token_ids[0]: np.exp(completion.logprobs[0]) for completion in group}
@@ -144,6 +147,7 @@ def test_top_k_and_top_p_cut_the_distribution_and_its_logprobs(fleet: EngineFlee
 
 @pytest.mark.slow
 @needs_vllm
+@pytest.mark.distributed
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
 def test_an_engine_that_dies_or_hangs_is_restarted_and_its_shards_are_the_same(
     number: signal.Signals, fleet: EngineFleet, undisturbed: dict[str, FileRecord], tmp_path: Path
@@ -163,6 +167,7 @@ def test_an_engine_that_dies_or_hangs_is_restarted_and_its_shards_are_the_same(
 
 @pytest.mark.slow
 @needs_vllm
+@pytest.mark.distributed
 def test_reloaded_weights_are_used_and_wrong_ones_refused(fleet: EngineFleet, policy: Path, tmp_path: Path) -> None:
     requests, sampling = requests_of(0), SamplingParams(1.0, 1.0, 0, 12)
     before = fleet.generate(requests, sampling)
