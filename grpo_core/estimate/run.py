@@ -248,7 +248,7 @@ class _Planner:
 
     def _update_time(self) -> StageTime:
         update, lengths = self.config.update, self.lengths
-        form = expected_form(self.model_config, lengths.prompt_most + lengths.completion_most)
+        form = expected_form(self.model_config, lengths.prompt_most + lengths.completion_most, self.machine.device)
         minibatches = min(update.minibatches, self.groups)
         batches = packed(
             form,
@@ -260,7 +260,7 @@ class _Planner:
         )
         again = update.old_logprobs == "trainer" or update.top_entropy < 1 or update.ppo.mixes
         work, seconds = update_seconds(
-            [forward_flops(self.shape, batch, padded=not form.shared_prefix) for batch in batches] * minibatches,
+            [forward_flops(self.shape, batch, form) for batch in batches] * minibatches,
             self.machine.rates,
             ranks=update.ranks,
             passes_before=(update.kl_coef > 0) + again,

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from grpo_core.estimate.shapes import Shape
 from grpo_core.policy.batching import Microbatch
+from grpo_core.policy.logprobs import LogprobForm
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,19 +17,20 @@ class Rates:
     launch: float  # seconds that a layer of a decoding step takes besides its arithmetic
 
 
-def forward_flops(shape: Shape, batch: Microbatch, *, padded: bool = False) -> float:
+def forward_flops(shape: Shape, batch: Microbatch, form: LogprobForm) -> float:
     """Of one forward pass of a micro-batch, its head included.
 
     Two for each weight and token (Kaplan et al. 2020, arXiv 2001.08361, section 2.1), and 4 * attention width for each
-    pair of places that attention compares: with a dense mask all of them, those that it hides as well.
+    pair of places that attention compares: under a mask all of them, those that it hides as well.
     """
-    if padded:
-        lengths = [len(row.prompt_ids) + len(ids) - 1 for row in batch.groups for ids in row.completions]
-    else:
+    if form.shared_prefix:
         lengths = [row.tokens for row in batch.groups]
-    width = max(lengths)
-    places = len(lengths) * width
-    return 2.0 * shape.body * places + attended(shape, places, width) + 2.0 * shape.head * batch.tokens
+    else:
+        lengths = [len(row.prompt_ids) + len(ids) - 1 for row in batch.groups for ids in row.completions]
+    places = len(lengths) * max(lengths)
+    by_parts = form.shared_prefix and form.by_parts
+    pairs = sum(row.seen_pairs for row in batch.groups) if by_parts else places * max(lengths)
+    return 2.0 * shape.body * places + attended(shape, pairs, 1) + 2.0 * shape.head * batch.tokens
 
 
 def attended(shape: Shape, tokens: float, context: float) -> float:

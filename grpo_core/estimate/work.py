@@ -24,7 +24,7 @@ class Lengths:
     completion_most: int
 
 
-def expected_form(model_config: Any, longest: int) -> LogprobForm:
+def expected_form(model_config: Any, longest: int, device: str) -> LogprobForm:
     """What ``inspect_model`` will most likely find; it tries the model out, and here there are no weights."""
     text = model_config.get_text_config()
     return LogprobForm(
@@ -32,6 +32,7 @@ def expected_form(model_config: Any, longest: int) -> LogprobForm:
         chunked_head=True,
         softcap=getattr(text, "final_logit_softcapping", None),
         crossover=attention_crossover(meta_model(model_config)),
+        by_parts=device == "cpu" and not getattr(text, "attn_logit_softcapping", None),
     )
 
 
@@ -50,7 +51,7 @@ def packed(
         for group in range(groups)
         for _ in range(group_size)
     ]
-    return microbatches(rollouts, tokens, form.crossover if form.shared_prefix else None)
+    return microbatches(rollouts, tokens, form.row_crossover)
 
 
 def largest_held(
@@ -73,7 +74,7 @@ def largest_held(
         compute: precision of forward passes: one process casts to it, ranks gather their weights in it.
     """
 
-    form = expected_form(model_config, lengths.prompt_most + lengths.completion_most)
+    form = expected_form(model_config, lengths.prompt_most + lengths.completion_most, device)
     found = []
     for completion in {lengths.completion_most, lengths.completion_mean}:
         batches = packed(form, update.microbatch_tokens(device), groups, group_size, lengths.prompt_most, completion)

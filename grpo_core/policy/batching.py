@@ -64,6 +64,12 @@ class PackedGroup:
         """Input tokens of the row. A completion's last token is predicted but never fed in."""
         return len(self.prompt_ids) + sum(len(ids) - 1 for ids in self.completions)
 
+    @property
+    def seen_pairs(self) -> int:
+        """Pairs of tokens of which one attends to the other, or to itself."""
+        prompt, fed = len(self.prompt_ids), [len(ids) - 1 for ids in self.completions]
+        return prompt * (prompt + 1) // 2 + sum(tokens * prompt + tokens * (tokens + 1) // 2 for tokens in fed)
+
 
 @dataclass(frozen=True, slots=True)
 class Microbatch:
@@ -132,14 +138,14 @@ def microbatches(
     return sorted(batches, key=lambda batch: -len(batch.groups) * batch.groups[0].tokens)
 
 
-def ideal_row_tokens(prompt_tokens: int, crossover: float) -> int:
+def ideal_row_tokens(prompt_tokens: int, crossover: float) -> float:
     """The row length that costs least per completion, in tokens.
 
     A row of k completions of C tokens behind a prompt of P costs (P + kC)(1 + (P + kC) / crossover) with a dense mask:
     more completions share the prompt but attend in vain to each other's places. Per completion that is least at
     kC = sqrt(P (P + crossover)).
     """
-    return prompt_tokens + int(math.sqrt(prompt_tokens * (prompt_tokens + crossover)))
+    return prompt_tokens + math.sqrt(prompt_tokens * (prompt_tokens + crossover))
 
 
 def _by_prompt(rollouts: Sequence[TrainingRollout]) -> dict[str, list[TrainingRollout]]:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from grpo_core.policy import prefix_attention
 from grpo_core.policy.batching import PackedGroup
 from grpo_core.policy.logprobs import LogprobForm, completion_logprobs
 
@@ -20,16 +21,19 @@ _REFUSALS = (TypeError, ValueError, RuntimeError, AttributeError, IndexError, Ke
 _WINDOWS = (("sliding_window", "sliding_attention"), ("attention_chunk_size", "chunked_attention"))
 
 
-def inspect_model(model: "PreTrainedModel", longest: int | None = None) -> LogprobForm:
+def inspect_model(
+    model: "PreTrainedModel", longest: int | None = None, device: torch.device | None = None
+) -> LogprobForm:
     """Try the fast forms against the model's own padded forward pass and say which give the same logprobs.
 
-    Costs three forward passes over some twenty tokens; draws no random number. Call it outside autocast, on the policy
-    in eval mode. A model that refuses a form (an error) or computes something else with it (recurrent layers, position
-    biases that ignore position_ids, scaled logits) is used without that form, with a warning in the log.
+    Costs three or four forward passes over some twenty tokens; draws no random number. Call it outside autocast, on the
+    policy in eval mode. A model that refuses a form (an error) or computes something else with it (recurrent layers,
+    position biases that ignore position_ids, scaled logits) is used without that form, with a warning in the log.
 
     Args:
         longest: tokens of the longest prompt with its completion; over a sliding window the rows are padded, because a
             ready-made mask replaces the model's own. None: not known, so any window means padded rows.
+        device: where the form will be used; None: where the model is.
     """
     own = LogprobForm(shared_prefix=False, chunked_head=False, softcap=None, crossover=attention_crossover(model))
     config = model.config.get_text_config()
@@ -40,6 +44,12 @@ def inspect_model(model: "PreTrainedModel", longest: int | None = None) -> Logpr
     if exceeds_window(config, longest):
         return form
     shared = replace(form, shared_prefix=True)
+    by_parts = replace(shared, by_parts=True)
+    attention = config._attn_implementation
+    if (device or model.device).type == "cpu" and attention in ("sdpa", prefix_attention.NAME):
+        if _agrees(model, by_parts, expected, "attention by parts"):
+            return by_parts
+        model.set_attn_implementation(attention)
     return shared if _agrees(model, shared, expected, "rows with a shared prefix") else form
 
 

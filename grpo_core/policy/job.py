@@ -178,7 +178,7 @@ def _form(
     longest = max(len(r.prompt_ids) + len(r.completion_ids) for r in rollouts)
     if ranks.size > 1:
         return inspect_model(load_sharded(job.policy, device, compute=torch.float32, base=torch.float32), longest)
-    return inspect_model(load_policy(job.policy, torch.device("cpu"), torch.float32), longest)
+    return inspect_model(load_policy(job.policy, torch.device("cpu"), torch.float32), longest, device)
 
 
 def _save_policy(folder: Path, job: UpdateJob, model: Any, dtype: torch.dtype, ranks: Ranks) -> None:

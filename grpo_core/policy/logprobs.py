@@ -1,10 +1,12 @@
 """Logprobs and entropy of completions under a model, from few tokens and without ever holding all logits.
 
-Shared prefix: one row ``[prompt | c1 | ... | cG]`` in which a completion sees itself and the prompt through a 4D float
-mask, with position ids that restart behind the prompt for each. The prompt is computed once for its G completions. The
-padded form, one row a completion, gives the same numbers for models that can't take the mask (see form.py).
+Shared prefix: one row ``[prompt | c1 | ... | cG]`` in which a completion sees itself and the prompt, with position ids
+that restart behind the prompt for each. The prompt is computed once for its G completions. Attention passes over the
+pairs that the row hides (prefix_attention.py), or hides them by a 4D float mask. The padded form, one row a completion,
+gives the same numbers for models that can take neither (see form.py).
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -19,6 +21,7 @@ from torch.utils.checkpoint import checkpoint
 
 from grpo_core.policy.batching import PackedGroup
 from grpo_core.policy.head import HeadMemory
+from grpo_core.policy.prefix_attention import SplitRow, split_attention
 from grpo_core.policy.token_logprobs import token_logprobs
 
 if TYPE_CHECKING:
@@ -35,7 +38,15 @@ class LogprobForm:
     shared_prefix: bool  # False: padded
     chunked_head: bool  # False: through the model's own forward pass, full logits of a micro-batch's targets
     softcap: float | None  # logits become softcap * tanh(logits / softcap), as Gemma 2 does; chunked head only
-    crossover: float  # row length in tokens at which attention costs as much as the weights; shapes the rows
+    crossover: float  # row length in tokens at which attention costs as much as the weights; shapes masked rows
+    by_parts: bool = False  # a shared row's hidden pairs are passed over, not masked
+
+    @property
+    def row_crossover(self) -> float | None:
+        """What ``microbatches`` needs to know: hidden pairs that are passed over cost nothing at any length."""
+        if not self.shared_prefix:
+            return None
+        return math.inf if self.by_parts else self.crossover
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +60,7 @@ class Logprobs:
 
 @dataclass(frozen=True, slots=True)
 class _Inputs:
-    ids: Tensor  # (B, L)
-    attention_mask: Tensor  # (B, L) of 0 and 1, or (B, 1, L, L) of 0 and the least float
-    position_ids: Tensor | None  # (B, L); None: the model's own, 0 to L - 1
+    arguments: dict[str, Any]  # of the model's forward pass over (B, L) ids
     places: Tensor  # (T,) index into (B * L) of the position that predicts each target
     targets: Tensor  # (T,)
 
@@ -108,10 +117,8 @@ def flat_logprobs(
     Entropy is zeros when not wanted, hidden None.
     """
     shared = form.shared_prefix and any(len(group.completions) > 1 for group in groups)
-    inputs = _shared_inputs(groups, model) if shared else _padded_inputs(groups, model)
-    arguments: dict[str, Any] = {"input_ids": inputs.ids, "attention_mask": inputs.attention_mask, "use_cache": False}
-    if inputs.position_ids is not None:
-        arguments["position_ids"] = inputs.position_ids
+    inputs = _shared_inputs(groups, model, form.by_parts) if shared else _padded_inputs(groups, model)
+    arguments = inputs.arguments | {"use_cache": False}
     hidden: Tensor | None = None
     if not form.chunked_head:
         output = model(**arguments, **({"output_hidden_states": True} if want_hidden else {}))
@@ -189,19 +196,21 @@ def _padded_inputs(groups: Sequence[PackedGroup], model: "PreTrainedModel") -> _
     mask = [[1] * len(row) + [0] * (width - len(row)) for row in rows]
     device = model.device
     return _Inputs(
-        ids=_right_padded(rows, width, device),
-        attention_mask=torch.tensor(mask, dtype=torch.long, device=device),
-        position_ids=None,
+        arguments={
+            "input_ids": _right_padded(rows, width, device),
+            "attention_mask": torch.tensor(mask, dtype=torch.long, device=device),
+        },
         places=torch.tensor(places, dtype=torch.long, device=device),
         targets=torch.tensor(targets, dtype=torch.long, device=device),
     )
 
 
-def _shared_inputs(groups: Sequence[PackedGroup], model: "PreTrainedModel") -> _Inputs:
+def _shared_inputs(groups: Sequence[PackedGroup], model: "PreTrainedModel", by_parts: bool) -> _Inputs:
     width = max(group.tokens for group in groups)
     rows: list[list[int]] = []
     positions: list[list[int]] = []
     segments: list[list[int]] = []  # 0 the prompt, 1 to G its completions, -1 padding
+    parts: list[SplitRow] = []
     places: list[int] = []
     targets: list[int] = []
     for number, group in enumerate(groups):
@@ -220,11 +229,16 @@ def _shared_inputs(groups: Sequence[PackedGroup], model: "PreTrainedModel") -> _
         rows.append(row)
         positions.append(position)
         segments.append(segment)
+        parts.append(SplitRow(len(prompt), lengths))
     device = model.device
+    if by_parts:
+        attention = split_attention(model, parts)
+    else:
+        seen = _prefix_mask(_right_padded(segments, width, device, fill=-1), _compute_dtype(model))
+        attention = {"attention_mask": seen}
+    ids, position_ids = _right_padded(rows, width, device), _right_padded(positions, width, device)
     return _Inputs(
-        ids=_right_padded(rows, width, device),
-        attention_mask=_prefix_mask(_right_padded(segments, width, device, fill=-1), _compute_dtype(model)),
-        position_ids=_right_padded(positions, width, device),
+        arguments={"input_ids": ids, "position_ids": position_ids, **attention},
         places=torch.tensor(places, dtype=torch.long, device=device),
         targets=torch.tensor(targets, dtype=torch.long, device=device),
     )

@@ -12,7 +12,7 @@ from grpo_core.policy.config import UpdateConfig
 from grpo_core.policy.logprobs import LogprobForm
 from grpo_core.policy.lora import base_alone
 from grpo_core.policy.ranks import ALONE, Ranks
-from grpo_core.policy.step import Forward, PlannedStep, plan_steps, record_logprobs, row_crossover
+from grpo_core.policy.step import Forward, PlannedStep, plan_steps, record_logprobs
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -42,7 +42,7 @@ class Passes:
     ) -> "Passes":
         """Of the rollouts in the loss, on a kind of device."""
         packed = partial(
-            microbatches, tokens_per_microbatch=config.microbatch_tokens(device), crossover=row_crossover(form)
+            microbatches, tokens_per_microbatch=config.microbatch_tokens(device), crossover=form.row_crossover
         )
         live = [rollout for rollout in kept if rollout.in_loss]
         chosen = choose_groups(

@@ -136,17 +136,12 @@ def plan_steps(
     """Every optimiser step of a round in order; a pure function, so that a step can be named and found again."""
     budget = config.microbatch_tokens(device)
     return [
-        PlannedStep(epoch, number, microbatches(part, budget, row_crossover(form)))
+        PlannedStep(epoch, number, microbatches(part, budget, form.row_crossover))
         for epoch in range(config.epochs)
         for number, part in enumerate(
             minibatches(rollouts, config.minibatches, seed=seed, round_number=round_number, epoch=epoch)
         )
     ]
-
-
-def row_crossover(form: LogprobForm) -> float | None:
-    """What ``microbatches`` needs to know of a form."""
-    return form.crossover if form.shared_prefix else None
 
 
 def record_logprobs(

@@ -1,5 +1,7 @@
 """Bytes, operations and disk of a model small enough to count by hand."""
 
+from dataclasses import replace
+
 import pytest
 from transformers import DynamicCache, LlamaConfig, Qwen2Config
 
@@ -10,6 +12,7 @@ from grpo_core.estimate.time import Rates, forward_flops, generation_seconds, up
 from grpo_core.estimate.trace import Held
 from grpo_core.generation.cache import spread
 from grpo_core.policy.batching import Microbatch, PackedGroup, TrainingRollout
+from grpo_core.policy.logprobs import LogprobForm
 from grpo_core.policy.lora_config import LoraConfig
 
 # 10 tokens, width 4, 2 layers: 40 of embedding; a layer has q 16, k and v 8 each, o 16, MLP 3 * 24, norms 2 * 4.
@@ -136,12 +139,16 @@ def batch_of(prompt: int, completions: list[int]) -> Microbatch:
     return Microbatch([PackedGroup([1] * prompt, [[1] * length for length in completions])], [rollout])
 
 
-def test_a_forward_pass_multiplies_every_weight_and_attends_to_the_whole_row(shape: Shape) -> None:
-    found = forward_flops(shape, batch_of(5, [4, 3]))
+def test_a_forward_pass_multiplies_every_weight_and_attends_as_its_form_does(shape: Shape) -> None:
+    masked = LogprobForm(shared_prefix=True, chunked_head=True, softcap=None, crossover=9.0)
+    found = forward_flops(shape, batch_of(5, [4, 3]), masked)
     row = 5 + 3 + 2  # a completion's last token is not fed in
     assert found == 2 * BODY * row + 4 * 2 * 4 * row * row + 2 * 40 * 7
-    padded = forward_flops(shape, batch_of(5, [4, 3]), padded=True)
+    padded = forward_flops(shape, batch_of(5, [4, 3]), replace(masked, shared_prefix=False))
     assert padded == 2 * BODY * 16 + 4 * 2 * 4 * 16 * 8 + 2 * 40 * 7
+    by_parts = forward_flops(shape, batch_of(5, [4, 3]), replace(masked, by_parts=True))
+    pairs = 15 + (15 + 6) + (10 + 3)  # the prompt's own; each completion's to the prompt and its own
+    assert by_parts == 2 * BODY * row + 4 * 2 * 4 * pairs + 2 * 40 * 7
 
 
 def test_passes_add_up_and_an_odd_micro_batch_leaves_a_rank_idle() -> None:

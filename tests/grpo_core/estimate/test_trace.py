@@ -26,7 +26,7 @@ def config_of(layers: int, family: type = LlamaConfig):
 
 
 def batch_and_form(config):
-    form = expected_form(config, 32)
+    form = expected_form(config, 32, "cpu")
     return packed(form, 256, 4, 4, 12, 20)[0], form
 
 

@@ -16,6 +16,7 @@ GROUPS = [
     PackedGroup([40, 41, 42], [[43, 44]]),
 ]
 SHARED = LogprobForm(shared_prefix=True, chunked_head=True, softcap=None, crossover=100.0)
+PARTS = replace(SHARED, by_parts=True)
 PADDED = replace(SHARED, shared_prefix=False)
 OWN = replace(PADDED, chunked_head=False)
 
@@ -51,7 +52,7 @@ def test_each_form_gives_the_logprobs_and_entropies_of_the_definition(
     model = build(family)
     with torch.no_grad():
         expected, entropies = plainly(model, temperature)
-        for form in (SHARED, PADDED, OWN):
+        for form in (SHARED, PARTS, PADDED, OWN):
             found = compute(model, form, temperature)
             assert found.entropy is not None
             assert found.logprobs.dtype == torch.float32
@@ -59,10 +60,11 @@ def test_each_form_gives_the_logprobs_and_entropies_of_the_definition(
             torch.testing.assert_close(found.entropy.double(), entropies, atol=1e-5, rtol=0)
 
 
+@pytest.mark.parametrize("form", [SHARED, PARTS])
 @pytest.mark.parametrize("family", ["Llama", "Qwen2", "Qwen3"])
-def test_shared_prefix_and_padded_gradients_agree(build: Any, family: str) -> None:
+def test_shared_prefix_and_padded_gradients_agree(build: Any, family: str, form: LogprobForm) -> None:
     model = build(family, tie_word_embeddings=family == "Qwen2")
-    shared, padded = gradients(model, SHARED), gradients(model, PADDED)
+    shared, padded = gradients(model, form), gradients(model, PADDED)
     scale = max(float(gradient.abs().max()) for gradient in padded.values())
     for name, gradient in shared.items():
         assert gradient.abs().max() > 0
@@ -102,12 +104,13 @@ def test_the_gradient_of_the_entropy(
         torch.testing.assert_close(weight.grad, expected[name], atol=1e-5, rtol=1e-4)
 
 
-def test_a_completion_neither_sees_its_neighbours_nor_the_padding(build: Any) -> None:
+@pytest.mark.parametrize("form", [SHARED, PARTS])
+def test_a_completion_neither_sees_its_neighbours_nor_the_padding(build: Any, form: LogprobForm) -> None:
     model = build()
     with torch.no_grad():
-        alone = completion_logprobs(model, [PackedGroup([5, 6], [[7, 8, 9]])], 1.0, False, form=SHARED)
+        alone = completion_logprobs(model, [PackedGroup([5, 6], [[7, 8, 9]])], 1.0, False, form=form)
         amid = [PackedGroup([5, 6], [[50, 51, 52, 53], [7, 8, 9], [54, 55]]), PackedGroup([60] * 30, [[1, 2], [3, 4]])]
-        together = completion_logprobs(model, amid, 1.0, False, form=SHARED)
+        together = completion_logprobs(model, amid, 1.0, False, form=form)
     assert alone.entropy is None
     torch.testing.assert_close(together.logprobs[4:7], alone.logprobs, atol=1e-5, rtol=0)
 

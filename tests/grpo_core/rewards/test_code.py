@@ -15,7 +15,7 @@ from grpo_core.rewards.verdict import Sample, Score, Verdict
 
 pytestmark = pytest.mark.skipif(sandbox.why_unusable() is not None, reason=f"the code reward {sandbox.why_unusable()}")
 QUICK = CodeConfig(timeout_seconds=1.0, memory_mib=512, workers=4)
-PATIENT = CodeConfig(timeout_seconds=20.0, workers=4)
+PATIENT = CodeConfig(timeout_seconds=120.0, workers=4)  # one of MBPP takes 7 s of a quiet core, over 20 of a loaded one
 
 
 def score(rows: Mapping[str, tuple[str, Mapping[str, object]]], config: CodeConfig = QUICK) -> dict[str, Score]:
