@@ -8,7 +8,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 VLLM := .venv-vllm/bin/python
 VLLM_NEEDS := pyarrow fsspec s3fs pydantic
 
-.PHONY: quickstart test distributed quick learning parity vllm vllm-cpu torture lint check install clean
+.PHONY: quickstart test long distributed quick learning parity vllm vllm-cpu torture lint check install clean
 
 quickstart: $(STAMP)
 	$(BIN)/grpo-rounds train configs/quickstart.yaml
@@ -18,14 +18,18 @@ quickstart: $(STAMP)
 PYTEST := $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 test: $(STAMP)
-	$(PYTEST) -m "not distributed and not learning"
+	$(PYTEST) -m "not long and not distributed and not learning"
+
+# Minutes each: kills in every stage, schedules in real time, MLflow's pages in a browser.
+long: $(STAMP)
+	$(PYTEST) -m "long and not distributed"
 
 # Real runs by ranks, Ray's workers, vLLM's engines, on S3 and PostgreSQL; those whose parts are not here are skipped.
 distributed: $(STAMP)
 	$(PYTEST) -m distributed
 
 quick: $(STAMP)
-	$(PYTEST) -m "not slow and not learning"
+	$(PYTEST) -m "not slow and not long and not learning"
 
 learning: $(STAMP)
 	$(PYTEST) -m learning --dist load
@@ -41,7 +45,7 @@ lint: $(STAMP)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-check: lint test distributed
+check: lint test long distributed
 
 install: $(STAMP)
 

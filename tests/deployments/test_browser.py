@@ -17,6 +17,7 @@ from support import mlflow_record
 CHROMIUM = shutil.which("chromium")
 pytestmark = [
     pytest.mark.slow,
+    pytest.mark.long,
     pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed"),
 ]
 sync_api = pytest.importorskip("playwright.sync_api")

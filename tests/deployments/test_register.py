@@ -131,6 +131,7 @@ def test_prefect_yaml_holds_the_quickstart_as_it_is() -> None:
     assert RunConfig.model_validate(told["definitions"]["config"]) == load_config(ROOT / "configs/quickstart.yaml")
 
 
+@pytest.mark.long
 def test_serve_registers_and_runs_by_itself(bench: Bench) -> None:
     sets = [word for key, value in SMALL.items() for word in ("--set", f"{key}={value}")]
     words = [

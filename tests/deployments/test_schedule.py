@@ -70,6 +70,7 @@ def let_go_when_told_to_stop(process: int) -> None:
     os.kill(process, signal.SIGCONT)
 
 
+@pytest.mark.long
 def test_a_schedule_does_a_round_a_slot_and_catches_missed_slots_up_once(bench: Bench, alone: Path) -> None:
     run = bench.home / "slots"
     deployment = bench.register(run, interval=3)["next-round"]
@@ -121,6 +122,7 @@ def test_rounds_of_one_run_never_overlap(bench: Bench, alone: Path) -> None:
     assert "grpo-until-2" in bench.get(f"/flow_runs/{campaign}")["tags"]
 
 
+@pytest.mark.long
 def test_a_worker_killed_with_its_process_is_found_and_the_next_slot_goes_on(bench: Bench, alone: Path) -> None:
     run = bench.home / "killed"
     deployment = bench.register(run, tags=("killed",), env={FREEZE: ROLLOUTS})["next-round"]
@@ -137,6 +139,7 @@ def test_a_worker_killed_with_its_process_is_found_and_the_next_slot_goes_on(ben
     same_bytes(run, alone, 1)
 
 
+@pytest.mark.long
 def test_a_round_survives_a_restart_of_the_server(bench: Bench, alone: Path) -> None:
     run = bench.home / "restarted"
     deployment = bench.register(run, env={FREEZE: ROLLOUTS})["next-round"]
@@ -149,6 +152,7 @@ def test_a_round_survives_a_restart_of_the_server(bench: Bench, alone: Path) -> 
     same_bytes(run, alone, 1)
 
 
+@pytest.mark.long
 def test_retry_does_the_failed_stage_and_shows_the_others_as_cached(bench: Bench, alone: Path) -> None:
     run = bench.home / "retried"
     fault = {
@@ -170,6 +174,7 @@ def test_retry_does_the_failed_stage_and_shows_the_others_as_cached(bench: Bench
     same_bytes(run, alone, 1)
 
 
+@pytest.mark.long
 def test_a_cancelled_round_is_cancelled_and_a_worker_that_leaves_leaves_a_run_to_retry(
     bench: Bench, alone: Path
 ) -> None:

@@ -46,6 +46,7 @@ def test_keys_that_no_stage_reads_run_nothing_again(command, finished_run, tmp_p
     assert digests(run) == digests(finished_run)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_models_that_retention_removed_are_made_again_where_a_harmed_round_needs_them(command, tmp_path):
     run = tmp_path / "run"

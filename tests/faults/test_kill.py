@@ -52,6 +52,7 @@ FAULTS = [
 ]
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_killed_in_every_stage_it_ends_with_the_same_bytes(command, prefect_server, finished_run, tmp_path):
     run = tmp_path / "run"

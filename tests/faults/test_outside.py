@@ -112,6 +112,7 @@ def test_mlflow_down_fails_no_stage_and_track_makes_up_for_it(command, finished_
     assert record == mlflow_record(finished_run)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_prefect_gone_in_the_middle_of_a_run_is_one_sentence_and_resume_works(
     command, one_round, finished_run, tmp_path

@@ -82,6 +82,7 @@ def test_dynamic_sampling_fills_the_round_and_resumes_inside_it(command, tmp_pat
     assert "sample_groups" in {stage["stage"] for stage in told["stages"]}
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_source_that_joins_a_run_disturbs_no_round_of_it(command, tmp_path):
     rows = [{"question": f"Say {n}.", "answer": str(n)} for n in range(12)]

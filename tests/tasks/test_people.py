@@ -458,6 +458,7 @@ def test_the_report_says_what_changed_since_the_last_round_with_the_prompt(run: 
 # -- a whole run --
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_label_changes_the_next_round_and_a_killed_run_ends_with_the_same_bytes(command: Any, tmp_path: Path) -> None:
     small = ["--set", "data.additions.count=12"]  # six prompts are left to train on: every round has them all

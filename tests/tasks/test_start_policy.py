@@ -92,6 +92,7 @@ FAULTS = [
 ]
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_worse_candidate_is_left_and_a_killed_run_has_the_same_bytes(known, command, tmp_path):
     overrides = [*reward("keeps", known), "promotion.go_back=when_worse"]

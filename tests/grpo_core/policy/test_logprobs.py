@@ -126,20 +126,30 @@ def test_entropy_carries_no_gradient_and_no_head_is_computed_for_prompts(build: 
 
 
 @pytest.mark.parametrize(
-    ("family", "shared", "chunked"),
-    [("Llama", True, True), ("Gemma2", True, True), ("Granite", True, False), ("Mamba", False, True)],
+    ("family", "shared", "by_parts", "chunked"),
+    [
+        ("Llama", True, True, True),
+        ("Gemma2", True, False, True),  # caps its attention logits
+        ("Granite", True, True, False),
+        ("Mamba", False, False, True),
+    ],
 )
 def test_what_a_model_allows_is_found_by_trying(
-    build: Any, caplog: pytest.LogCaptureFixture, family: str, shared: bool, chunked: bool
+    build: Any, caplog: pytest.LogCaptureFixture, family: str, shared: bool, by_parts: bool, chunked: bool
 ) -> None:
     model = build(family)
     with caplog.at_level(logging.WARNING):
         form = inspect_model(model, longest=12)
-    assert (form.shared_prefix, form.chunked_head) == (shared, chunked)
+    assert (form.shared_prefix, form.by_parts, form.chunked_head) == (shared, by_parts, chunked)
     assert ("used without" in caplog.text) == (not (shared and chunked))
     with torch.no_grad():
         expected, _ = plainly(model, 0.8)
         torch.testing.assert_close(compute(model, form, 0.8).logprobs.double(), expected, atol=1e-5, rtol=0)
+
+
+def test_attention_by_parts_is_for_a_form_that_is_used_on_a_cpu(build: Any) -> None:
+    form = inspect_model(build(), longest=12, device=torch.device("cuda"))
+    assert (form.shared_prefix, form.by_parts, form.row_crossover) == (True, False, form.crossover)
 
 
 def test_soft_capped_logits_need_their_cap(build: Any) -> None:
