@@ -4,8 +4,8 @@ The same model (SmolLM2-135M, float32), prompts, samples, lengths and hyperparam
 in a process of its own, in turn, several times over, two steps each, of which the second counts: then moments exist and
 memory has been touched, as in the middle of a training. Printed are medians: seconds of each stage, seconds a thousand
 completion tokens, peak memory, and the other's over ours. transformers' ``generate`` runs beside them, rollouts alone.
-Needs TRL (``make parity`` installs it); ``--only ours generate`` runs without. About eight minutes a repetition on two
-cores, most of them TRL's.
+Needs TRL (``make parity`` installs it); ``--only ours generate`` runs without, and without updates, which ``generate``
+has none of. About eight minutes a repetition on two cores, most of them TRL's.
 """
 
 import argparse
@@ -39,13 +39,14 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", choices=NAMES, default=list(NAMES))
     chosen = parser.parse_args()
     out = Console()
+    updates = set(chosen.only) != {"ours", "generate"}
     found: dict[str, list[Measured]] = {name: [] for name in chosen.only}
     with tempfile.TemporaryDirectory() as scratch:
         save_model(Path(scratch))
         turns = [(seed, name) for seed in range(chosen.repetitions) for name in chosen.only]
         for seed, name in track(turns, "steps", console=out, disable=not out.is_terminal):
             shape = (chosen.prompts, chosen.group, chosen.new_tokens, chosen.threads)
-            work = Work(scratch, *shape, seed, chosen.peer_batch, rounds=STEPS)
+            work = Work(scratch, *shape, seed, chosen.peer_batch, rounds=STEPS, updates=updates)
             found[name].append(Measured(**ask(f"benchmarks.peers.{name}", work)))
     out.print(_table(found))
 

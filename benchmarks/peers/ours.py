@@ -118,9 +118,10 @@ def main() -> None:
         clock.append(time.perf_counter())
         rollouts = trainer.weigh(requests, completions, sums)
         clock.append(time.perf_counter())
-        trainer.update(rollouts, number)
-        clock.append(time.perf_counter())
-    seconds = dict(zip(("rollouts", "rewards", "update"), np.diff(clock).tolist(), strict=True))
+        if work.updates:
+            trainer.update(rollouts, number)
+            clock.append(time.perf_counter())
+    seconds = dict(zip(("rollouts", "rewards", "update"), np.diff(clock).tolist(), strict=False))
     tell(seconds, sum(len(one.token_ids) for one in completions))
 
 

@@ -31,6 +31,7 @@ class Work:
     minibatches: int = 1  # optimiser steps of a round
     learning_rate: float = 1e-5
     rounds: int = 1  # at most
+    updates: bool = True  # False: rounds end with their rewards
 
     def sums(self, round_number: int) -> list[Sum]:
         """What a round asks; no sum that is held out."""
