@@ -177,7 +177,7 @@ def by_ranks(folder: Path, size: int, names: Sequence[str]) -> None:
         text=True,
         timeout=300,
     )
-    assert done.returncode == 0, done.stderr[-4000:]
+    assert done.returncode == 0, done.stderr[-20_000:]
 
 
 def require_a_part_only(folder: Path, ranks: Ranks) -> None:
