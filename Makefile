@@ -29,7 +29,7 @@ distributed: $(STAMP)
 	$(PYTEST) -m distributed
 
 quick: $(STAMP)
-	$(PYTEST) -m "not slow and not long and not learning"
+	$(PYTEST) -m "not slow and not learning"
 
 learning: $(STAMP)
 	$(PYTEST) -m learning --dist load

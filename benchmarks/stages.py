@@ -12,7 +12,7 @@ import torch
 from grpo_core.estimate.shapes import Shape
 from grpo_core.generation.engine import Request, SamplingParams
 from grpo_core.generation.transformers_engine import TransformersEngine
-from grpo_core.policy.batching import TrainingRollout
+from grpo_core.policy.batching import PackedGroup, TrainingRollout
 from grpo_core.policy.config import UpdateConfig
 from grpo_core.policy.optimizer import new_trainer_state
 from grpo_core.policy.update import update_policy
@@ -71,9 +71,9 @@ def forward_operations(shape: Shape, lengths: Sequence[tuple[int, Sequence[int]]
     """
     places = pairs = targets = 0
     for prompt, completions in lengths:
-        fed = [length - 1 for length in completions]
-        places += prompt + sum(fed)
-        pairs += prompt * (prompt + 1) // 2 + sum(length * prompt + length * (length + 1) // 2 for length in fed)
+        row = PackedGroup(range(prompt), [range(length) for length in completions])
+        places += row.tokens
+        pairs += row.seen_pairs
         targets += sum(completions)
     return 2.0 * shape.body * places + 4.0 * shape.layers * shape.attention * pairs + 2.0 * shape.head * targets
 

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from grpo_core.policy import logprobs as module
+from grpo_core.policy import prefix_attention
 from grpo_core.policy.batching import PackedGroup
 from grpo_core.policy.form import attention_crossover, inspect_model
 from grpo_core.policy.logprobs import LogprobForm, Logprobs, completion_logprobs
@@ -145,6 +146,21 @@ def test_what_a_model_allows_is_found_by_trying(
     with torch.no_grad():
         expected, _ = plainly(model, 0.8)
         torch.testing.assert_close(compute(model, form, 0.8).logprobs.double(), expected, atol=1e-5, rtol=0)
+
+
+def test_attention_by_parts_never_looks_at_another_completion(build: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    looked: list[tuple[int, int]] = []
+    kernel = prefix_attention._forward
+
+    def counting(query: torch.Tensor, key: torch.Tensor, *rest: Any, **options: Any) -> Any:
+        looked.append((query.shape[2], key.shape[2]))
+        return kernel(query, key, *rest, **options)
+
+    monkeypatch.setattr(prefix_attention, "_forward", counting)
+    model = build()
+    completion_logprobs(model, [PackedGroup([1, 2, 3], [[4, 5, 6], [7], [8, 9, 10, 11]])], 1.0, False, form=PARTS)
+    once = [(3, 3), (2, 2), (3, 3), (5, 3)]  # the prompt, each completion with tokens in the row, these to the prompt
+    assert looked == once * model.config.num_hidden_layers
 
 
 def test_attention_by_parts_is_for_a_form_that_is_used_on_a_cpu(build: Any) -> None:
